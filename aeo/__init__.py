@@ -1,0 +1,1 @@
+"""Agent Eval Orchestrator."""

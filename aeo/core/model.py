@@ -1,0 +1,292 @@
+"""What the platform talks about. Nothing here knows an executor, Redis, Celery or a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+
+class Outcome(str, Enum):
+    """How a trial ended. Only ``scored`` counts in a score; coverage says how many of the planned are."""
+
+    #: It has a valid reward, passed or not.
+    SCORED = "scored"
+    #: The infrastructure failed it: environment, agent set-up, model provider, our own processes.
+    INFRA_ERROR = "infra_error"
+    #: It ran to its end, but there is no reward one could use.
+    INVALID = "invalid"
+    #: A person stopped it.
+    CANCELLED = "cancelled"
+
+
+class TrialState(str, Enum):
+    """Where a planned trial is. Each trial is in exactly one of these."""
+
+    #: Waiting in a batch's share.
+    PENDING = "pending"
+    #: A batch holds its lease.
+    RUNNING = "running"
+    #: Its result is on the controller's disk, not yet checked.
+    PUSHED = "pushed"
+    #: Committed: its result is in the job folder, or it was cancelled before it ran.
+    DONE = "done"
+
+
+class EvaluationState(str, Enum):
+    """The life of an evaluation."""
+
+    #: Batches are dispatched; trials wait or run.
+    RUNNING = "running"
+    #: No new trial starts; running ones are being stopped.
+    CANCELLING = "cancelling"
+    #: Every trial is done; the job is being closed.
+    MERGING = "merging"
+    #: Closed; every trial ended scored or invalid.
+    SUCCEEDED = "succeeded"
+    #: Closed, but trials ended as infrastructure errors, or the merge itself failed (see the reason).
+    FAILED = "failed"
+    #: Closed by a person before every trial ran.
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing will change any more."""
+        return self in (EvaluationState.SUCCEEDED, EvaluationState.FAILED, EvaluationState.CANCELLED)
+
+
+#: From which states each state may be entered; what is not listed is refused.
+TRANSITIONS: Mapping[EvaluationState, frozenset[EvaluationState]] = {
+    EvaluationState.RUNNING: frozenset(),
+    EvaluationState.CANCELLING: frozenset({EvaluationState.RUNNING}),
+    EvaluationState.MERGING: frozenset({EvaluationState.RUNNING, EvaluationState.CANCELLING}),
+    EvaluationState.SUCCEEDED: frozenset({EvaluationState.MERGING}),
+    EvaluationState.FAILED: frozenset({EvaluationState.MERGING}),
+    EvaluationState.CANCELLED: frozenset({EvaluationState.MERGING}),
+}
+
+
+class WorkerState(str, Enum):
+    """Whether a worker takes work."""
+
+    ONLINE = "online"
+    #: Finishes what it runs, claims nothing more.
+    DRAINING = "draining"
+    #: Told by a person to claim nothing until resumed.
+    PAUSED = "paused"
+    #: No heartbeat for the grace time.
+    LOST = "lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What one trial takes of a worker while it runs; 0 means not declared."""
+
+    cpus: float = 0.0
+    #: MiB.
+    memory_mb: int = 0
+
+    def fit(self, capacity: Capacity) -> int:
+        """How many such trials ``capacity`` holds at once, slots aside counted in."""
+        fits = [capacity.slots]
+        if self.cpus > 0:
+            fits.append(int(capacity.cpus / self.cpus + 1e-9))
+        if self.memory_mb > 0:
+            fits.append(capacity.memory_mb // self.memory_mb)
+        return max(0, min(fits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What a worker has (psutil), whether or not something runs there now."""
+
+    slots: int
+    cpus: float
+    #: MiB.
+    memory_mb: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What was asked for: the header every executor shares, and the executor's own configuration."""
+
+    executor: str
+    #: Also the job folder's name.
+    name: str
+    #: Worker ids to use; empty means every worker that fits.
+    workers: tuple[str, ...] = ()
+    #: How many slots of each worker this evaluation may use; None means all.
+    per_worker_concurrency: int | None = 1
+    #: Higher runs first.
+    priority: int = 0
+    #: Factor on the agent's time-out; None leaves the configuration as its executor reads it.
+    agent_timeout_multiplier: float | None = None
+    #: How often a trial lost to infrastructure is run again.
+    max_requeues: int = 2
+    #: The executor's own; the platform never looks inside.
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """One attempt of one agent and model on one task; planned once, named once."""
+
+    name: str
+    #: The task's name as people know it.
+    task: str
+    #: Group labels for tables and comparisons: ``agent``, ``model``, ``dataset``, ``category``, ``difficulty``...
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: Expected duration, seconds; longest first.
+    estimated_seconds: float = 60.0
+    #: Hard deadline of our own, seconds from its start, beyond every time-out the executor keeps itself.
+    deadline_seconds: float = 3600.0
+    needs: Needs = Needs()
+    #: Key of the content folder this trial needs on the worker (see `ContentFolder`); empty if none.
+    content: str = ""
+    #: The executor's own; JSON.
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentFolder:
+    """A folder that travels to workers by content (a task)."""
+
+    #: Digest of the content; the folder's key on both sides.
+    digest: str
+    #: Where it lies on the controller at planning time.
+    source: str
+    #: The folder's own name, kept on the worker (``tasks/<digest>/<name>``).
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """An evaluation resolved into trials."""
+
+    trials: tuple[PlannedTrial, ...]
+    #: Folders the trials need, one per digest.
+    contents: tuple[ContentFolder, ...] = ()
+    #: What the executor needs again at merge time; JSON.
+    header: Mapping[str, Any] = field(default_factory=dict)
+    #: The executor's version that workers must match; empty if it has none.
+    version: str = ""
+    #: What a person should know: skipped task folders, settings that do not apply.
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What was asked and what it was resolved into; written once to ``evaluation.json``."""
+
+    id: str
+    spec: Spec
+    plan: Plan
+    submitted_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSummary:
+    """What came out of one trial, in the platform's words: one row of every table."""
+
+    trial: str
+    task: str
+    outcome: Outcome
+    #: Reward name to value; empty unless there is a valid reward.
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    #: Phase name to seconds, in the order they ran.
+    phases: Mapping[str, float] = field(default_factory=dict)
+    #: Input tokens, cached ones included; None is unknown.
+    input_tokens: int | None = None
+    cache_tokens: int | None = None
+    output_tokens: int | None = None
+    #: US dollars as the executor reports them; None is unknown, never guessed.
+    cost_usd: float | None = None
+    error_type: str = ""
+    error_message: str = ""
+    #: Every recorded error type, the first first (a trial of several steps may have several).
+    error_types: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the trial, if both ends are known."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return max(0.0, (self.finished_at - self.started_at).total_seconds())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRow:
+    """A committed trial: its summary and where it came from."""
+
+    summary: TrialSummary
+    worker: str
+    #: 1 for the first run of the trial, 2 after one requeue...
+    attempt: int
+    committed_at: datetime
+    #: Files the transfer dropped or cut, for the trial's page.
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The share of one evaluation given to one slot of one worker: one message, one executor session."""
+
+    id: str
+    evaluation: str
+    worker: str
+    #: Celery message id, so that a lost message can be sent again as the same chord member.
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to run one trial, until the lease ends."""
+
+    evaluation: str
+    trial: str
+    batch: str
+    worker: str
+    #: Names this very run; a result is accepted under it.
+    token: str
+    #: 1 for the first run.
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerInfo:
+    """What a worker says of itself at registration."""
+
+    id: str
+    display_name: str
+    host: str
+    capacity: Capacity
+    #: Made anew at each start of the worker process.
+    boot: str
+    #: Lives in the worker's local root: tells a restart from a stranger with the same id.
+    instance: str
+    #: Executor name to version; "" when it has none.
+    executors: Mapping[str, str] = field(default_factory=dict)
+    #: The AEO version.
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """What a worker last said, kept under a key that expires."""
+
+    boot: str
+    #: On the Redis server's clock.
+    at: datetime
+    #: Trials running now.
+    busy: int = 0
+    cpu_percent: float = 0.0
+    memory_percent: float = 0.0
+    #: Free bytes under the local root.
+    disk_free: int = 0
+    #: The worker claims nothing, and why ("draining", "disk nearly full").
+    draining: str = ""

@@ -1,0 +1,148 @@
+"""Executor plug-ins: what turns a configuration into trials, runs one, and merges the results.
+
+The kernel knows only this protocol. A plug-in is found by the entry point group ``aeo.executors``; the entry point is an
+object with these members (a module-level instance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from aeo.core.errors import InputError
+from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialRow, TrialSummary
+
+GROUP = "aeo.executors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedFile:
+    """What the user handed in, so that errors can name the line."""
+
+    #: As the user named it; for messages only.
+    name: str = ""
+    #: The text, for line numbers; empty when the configuration came as JSON from a program.
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialContext:
+    """Where one trial runs on a worker."""
+
+    #: The trial folder to fill, in Harbor's layout; it exists and is empty.
+    trial_dir: Path
+    #: The trial's content folder (``tasks/<digest>/<name>``) on this worker; None if it needs none.
+    content_dir: Path | None
+    #: The controller's path of the same trial folder: what the results must name.
+    final_dir: str
+
+
+class Session(Protocol):
+    """A batch's hold on an executor: may keep a helper process between trials. Used by one thread, except `stop`."""
+
+    def run(self, trial: PlannedTrial, context: TrialContext, on_event: Callable[[str], None]) -> None:
+        """Run one trial to its end and leave its whole folder, ``result.json`` last.
+
+        ``on_event`` is told the phase that begins (``environment``, ``agent``, ``verifier``...).
+
+        Raises:
+            ExecutorFailed: the trial has no result: its process died or was stopped. The session restarts what it needs
+                at the next `run`.
+        """
+
+    def stop(self, reason: str) -> None:
+        """End the trial that runs, from another thread: SIGTERM to its process group, SIGKILL after a bounded time.
+
+        `run` then returns (with a result that says cancelled) or raises within that time. Does nothing when none runs.
+        """
+
+    def fail(self, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:
+        """Write a trial folder for a trial that got no result of its own: a result of this error, nothing scored."""
+
+    def close(self) -> None:
+        """End the helper processes. Never raises."""
+
+
+class Executor(Protocol):
+    """One kind of evaluation."""
+
+    name: str
+
+    def version(self) -> str:
+        """The version workers must share for one evaluation; "" if it does not matter.
+
+        Raises:
+            Unavailable: the executor cannot run on this machine (says what to install).
+        """
+
+    def config_name(self, config: Mapping[str, Any]) -> str:
+        """The job name the configuration itself asks for; "" if none."""
+
+    def plan(self, spec: Spec, file: SubmittedFile) -> Plan:
+        """Resolve the configuration into trials. Creates nothing that outlives a failure.
+
+        Raises:
+            InputError: with one problem per fault, each naming its field or line.
+            ExecutorFailed: the executor's own process failed.
+        """
+
+    def open(self, evaluation: Evaluation, workdir: Path) -> Session:
+        """Open a session on a worker. ``workdir`` is the batch's own scratch folder; ``evaluation.plan.trials`` may be
+        empty here, the header is complete."""
+
+    def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
+        """Read a finished trial folder from anywhere, trusting nothing in it.
+
+        Raises:
+            InputError: it is no result, or not this trial's.
+        """
+
+    def start_job(self, evaluation: Evaluation, job_dir: Path) -> None:
+        """Write the job folder's own files into the existing ``job_dir``. Idempotent."""
+
+    def refresh_job(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
+        """Bring the running job's ``result.json`` up to date, atomically. Called every few seconds at most."""
+
+    def merge(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
+        """Close the job: final statistics over the trial folders in ``job_dir``. Idempotent."""
+
+    def sweep(self, workdir: Path) -> None:
+        """Remove what dead sessions under ``workdir`` left: processes, containers, mounts. Never touches live ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobProgress:
+    """What the job's summary file is made from while it runs."""
+
+    #: Committed trials in commit order.
+    rows: tuple[TrialRow, ...] = ()
+    #: Names of trials that run now.
+    running: tuple[str, ...] = ()
+    #: How many runs were repeated.
+    requeues: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load(name: str) -> Executor:
+    """Return the installed executor of this name.
+
+    Raises:
+        InputError: none is installed under it; the message lists those that are.
+    """
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in found:
+        raise InputError(
+            f"No executor {name!r} is installed.",
+            field="executor",
+            fix=f"Installed: {', '.join(sorted(found)) or 'none'}. A plug-in registers under the entry point group {GROUP!r}.",
+        )
+    executor: Executor = found[name].load()
+    return executor
+
+
+def installed() -> tuple[str, ...]:
+    """Names of the installed executors."""
+    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
