@@ -59,9 +59,6 @@ class Session(Protocol):
         `run` then returns (with a result that says cancelled) or raises within that time. Does nothing when none runs.
         """
 
-    def fail(self, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:
-        """Write a trial folder for a trial that got no result of its own: a result of this error, nothing scored."""
-
     def close(self) -> None:
         """End the helper processes. Never raises."""
 
@@ -92,6 +89,14 @@ class Executor(Protocol):
     def open(self, evaluation: Evaluation, workdir: Path) -> Session:
         """Open a session on a worker. ``workdir`` is the batch's own scratch folder; ``evaluation.plan.trials`` may be
         empty here, the header is complete."""
+
+    def fail(
+        self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
+    ) -> None:
+        """Write the folder of a trial that got no result of its own: a result with this error, nothing scored.
+
+        Called on a worker or on the controller.
+        """
 
     def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
         """Read a finished trial folder from anywhere, trusting nothing in it.

@@ -1,0 +1,95 @@
+"""The model as JSON and back: one place, used by the store, the disk and the API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from aeo.core.errors import InputError
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """Turn a model object into plain JSON values. Times become ISO 8601 in UTC."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [encode(item) for item in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Encode as compact JSON; NaN and infinities are refused, as JSON has none."""
+    return json.dumps(encode(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def loads(kind: type[T], text: str | bytes) -> T:
+    """Decode JSON text into a model class.
+
+    Raises:
+        InputError: the text is not JSON or not of this class.
+    """
+    try:
+        return decode(kind, json.loads(text))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"not valid JSON: {error}") from None
+
+
+def decode(kind: type[T], value: Any) -> T:
+    """Turn plain JSON values into a model object; unknown keys are refused.
+
+    Raises:
+        InputError: a field is missing, unknown, or of another type.
+    """
+    try:
+        result: T = _decode(kind, value)
+        return result
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"not a {kind.__name__}: {error}") from None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        if value is None:
+            return None
+        return _decode(next(arg for arg in get_args(kind) if arg is not type(None)), value)
+    if origin is tuple:
+        return tuple(_decode(get_args(kind)[0], item) for item in value)
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _decode(get_args(kind)[1], item) for key, item in value.items()}
+    if kind is datetime:
+        return datetime.fromisoformat(value)
+    if is_dataclass(kind):
+        hints = _hints(kind)  # type: ignore[arg-type]
+        return kind(**{key: _decode(hints[key], item) for key, item in value.items()})
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value

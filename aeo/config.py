@@ -1,0 +1,101 @@
+"""The one configuration, read once from ``AEO_*`` variables and flags.
+
+Every field ``some_name`` is set by the variable ``AEO_SOME_NAME`` or the flag ``--some-name``; a flag wins.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from aeo.core.errors import InputError
+
+PREFIX = "AEO_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of a controller or a worker. Secrets are never shown by ``repr``."""
+
+    #: Address and port of the controller's web process.
+    host: str = "127.0.0.1"
+    port: int = 7380
+    #: The controller's runtime root: evaluations, tasks, inbox, embedded server.
+    shared_root: Path = Path("aeo-data")
+    #: Where merged jobs appear; empty means ``<shared_root>/jobs``.
+    jobs_dir: Path | None = None
+    #: The one token of the API and the pages; empty means: made at first start, kept in ``<shared_root>/token``.
+    auth_token: str = field(default="", repr=False)
+    #: Redis-protocol server; empty means the embedded one.
+    broker_url: str = field(default="", repr=False)
+    #: Broker address told to workers; empty means ``broker_url``.
+    worker_broker_url: str = field(default="", repr=False)
+    #: Where workers push to: a path, ``ssh://user@host[:port]/path`` or ``rsync://user@host[:port]/module``.
+    #: On a controller: the address told to workers (empty: its own shared root as a path).
+    transfer_url: str = ""
+    #: Password for ``rsync://``; passed to rsync by environment, never by argument.
+    transfer_password: str = field(default="", repr=False)
+
+    #: The controller as the worker and the command line reach it.
+    controller_url: str = "http://127.0.0.1:7380"
+    worker_id: str = platform.node().split(".")[0] or "worker"
+    display_name: str = ""
+    #: The worker's own scratch: tasks, running trials, outbox.
+    local_root: Path = Path("aeo-worker")
+    #: Trials at once on this worker.
+    slots: int = 1
+    #: Seconds between heartbeats.
+    poll_interval: float = 5.0
+
+    #: Seconds a lease lasts without renewal.
+    lease_seconds: float = 60.0
+    #: Seconds without a heartbeat before a worker is lost.
+    grace_seconds: float = 60.0
+    #: Seconds between two writes of a running job's result.json, at least.
+    refresh_seconds: float = 3.0
+    #: Seconds a running trial gets to stop before it is killed.
+    stop_seconds: float = 10.0
+    #: Largest body of a request, bytes.
+    max_body: int = 16 * 1024 * 1024
+
+
+def from_environment(environment: Mapping[str, str] | None = None, **flags: Any) -> Config:
+    """Read the configuration; flags that are None do not count.
+
+    Raises:
+        InputError: a variable or flag has no valid value; the message names it.
+    """
+    environment = os.environ if environment is None else environment
+    types = get_type_hints(Config)
+    values: dict[str, Any] = {}
+    for item in fields(Config):
+        raw = flags.get(item.name)
+        place = "--" + item.name.replace("_", "-")
+        if raw is None:
+            raw, place = environment.get(PREFIX + item.name.upper()), PREFIX + item.name.upper()
+        if raw is None or raw == "":
+            continue
+        values[item.name] = _convert(raw, types[item.name], place)
+    return _check(Config(**values))
+
+
+def _convert(raw: Any, wanted: Any, place: str) -> Any:
+    if wanted in (Path, Path | None):
+        return Path(raw).expanduser()
+    try:
+        return wanted(raw)
+    except (TypeError, ValueError):
+        raise InputError(f"{raw!r} is no {wanted.__name__}.", field=place) from None
+
+
+def _check(config: Config) -> Config:
+    for name in ("slots", "poll_interval", "lease_seconds", "grace_seconds", "refresh_seconds", "max_body"):
+        if getattr(config, name) <= 0:
+            raise InputError("must be more than 0.", field="--" + name.replace("_", "-"))
+    if not 0 <= config.port < 65536:
+        raise InputError("must be between 0 and 65535.", field="--port")
+    return config

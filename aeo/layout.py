@@ -1,0 +1,133 @@
+"""Paths below the runtime roots. Nothing else joins these names.
+
+On the controller::
+
+    <shared_root>/
+    ├── token                          the API token (0600), when none was given
+    ├── redis/                         the embedded server (0700)
+    ├── evaluations/<id>/
+    │   ├── evaluation.json            spec and plan header, written once
+    │   ├── trials.jsonl               the planned trials, one a line, written once before it
+    │   ├── events.jsonl               what happened, append-only
+    │   └── superseded/<trial>.<token>/   late second results, kept
+    ├── tasks/<digest>/<name>/         content that travels to workers
+    ├── inbox/<id>/<trial>.<token>/    pushed, not yet committed
+    │         └── (beside it) <trial>.<token>.json   its manifest, pushed last
+    └── jobs/<name>/                   merged jobs (or <jobs_dir>/<name>/)
+
+On a worker::
+
+    <local_root>/
+    ├── worker.json                    the instance's identity; locked by the running worker
+    ├── tasks/<digest>/<name>/
+    ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
+    ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs
+    └── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aeo.core.errors import InputError
+from aeo.core.names import check_name
+
+
+def inside(root: Path, *parts: str) -> Path:
+    """Join names that came from outside below ``root``.
+
+    Raises:
+        InputError: a part is no plain name, or the result leaves ``root`` (through a link).
+    """
+    path = root.joinpath(*(check_name(part, "path component") for part in parts))
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{'/'.join(parts)!r} leads out of its folder.")
+    return path
+
+
+def run_name(trial: str, token: str) -> str:
+    """Name of the folder of one run of a trial."""
+    return f"{trial}.{token}"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The controller's runtime root, also seen from a worker as paths relative to the transfer address."""
+
+    root: Path
+    jobs_dir: Path
+
+    @property
+    def token(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def redis(self) -> Path:
+        return self.root / "redis"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.root / "evaluations"
+
+    def evaluation(self, id: str) -> Path:
+        return inside(self.evaluations, id)
+
+    def events(self, id: str) -> Path:
+        return self.evaluation(id) / "events.jsonl"
+
+    def superseded(self, id: str, trial: str, token: str) -> Path:
+        return inside(self.evaluation(id) / "superseded", run_name(trial, token))
+
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
+    def task(self, digest: str, name: str) -> Path:
+        return inside(self.tasks, digest, name)
+
+    @property
+    def inbox(self) -> Path:
+        return self.root / "inbox"
+
+    def arrived(self, id: str, trial: str, token: str) -> Path:
+        return inside(self.inbox, id, run_name(trial, token))
+
+    def job(self, name: str) -> Path:
+        return inside(self.jobs_dir, name)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A worker's own root."""
+
+    root: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "worker.json"
+
+    def task(self, digest: str, name: str) -> Path:
+        return inside(self.root / "tasks", digest, name)
+
+    def evaluation(self, id: str) -> Path:
+        return inside(self.root / "evaluations", id)
+
+    @property
+    def batches(self) -> Path:
+        return self.root / "batches"
+
+    def batch(self, batch: str) -> Path:
+        return inside(self.batches, batch)
+
+    @property
+    def outbox(self) -> Path:
+        return self.root / "outbox"
+
+    def finished(self, id: str, trial: str, token: str) -> Path:
+        return inside(self.outbox, id, run_name(trial, token))
+
+
+def manifest_of(run_dir: Path) -> Path:
+    """The manifest beside a run's folder, in an outbox or the inbox."""
+    return run_dir.with_name(run_dir.name + ".json")
