@@ -65,7 +65,7 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -83,8 +83,8 @@ def _decode(kind: Any, value: Any) -> Any:
         return {key: _decode(get_args(kind)[1], item) for key, item in value.items()}
     if kind is datetime:
         return datetime.fromisoformat(value)
-    if is_dataclass(kind):
-        hints = _hints(kind)  # type: ignore[arg-type]
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
         return kind(**{key: _decode(hints[key], item) for key, item in value.items()})
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -1,0 +1,46 @@
+"""What the code of one machine works with: its configuration, its folders, its connection to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aeo.config import Config
+from aeo.layout import Local, Shared
+from aeo.store.connection import Db, connect
+from aeo.transfer.remote import Remote
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The controller's."""
+
+    config: Config
+    shared: Shared
+    db: Db
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSite:
+    """A worker's."""
+
+    config: Config
+    local: Local
+    db: Db
+    #: Where results go and tasks come from.
+    remote: Remote
+    #: Asked between trials: why no further trial may be claimed; "" when it may.
+    draining: Callable[[], str] = lambda: ""
+
+
+def open_site(config: Config) -> Site:
+    """Open the controller's site: makes its folders (0700) and connects to the store.
+
+    Raises:
+        Unavailable: the store does not answer.
+    """
+    shared = Shared(config.shared_root.resolve(), (config.jobs_dir or config.shared_root / "jobs").resolve())
+    shared.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (shared.evaluations, shared.tasks, shared.inbox, shared.jobs_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+    return Site(config=config, shared=shared, db=connect(config.broker_url))
