@@ -1,7 +1,7 @@
 """Executor plug-ins: what turns a configuration into trials, runs one, and merges the results.
 
-The kernel knows only this protocol. A plug-in is found by the entry point group ``aeo.executors``; the entry point is an
-object with these members (a module-level instance).
+The kernel knows only this protocol. A plug-in is found by the entry point group ``aeo.executors``; the entry point is
+an object with these members (a module-level instance).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def load(name: str) -> Executor:
         raise InputError(
             f"No executor {name!r} is installed.",
             field="executor",
-            fix=f"Installed: {', '.join(sorted(found)) or 'none'}. A plug-in registers under the entry point group {GROUP!r}.",
+            fix=f"Installed: {', '.join(sorted(found)) or 'none'}. Plug-ins register as entry points of {GROUP!r}.",
         )
     executor: Executor = found[name].load()
     return executor

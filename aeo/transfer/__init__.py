@@ -1,1 +1,1 @@
-"""Moving folders between a worker and the controller: addresses, rsync, and the manifest that proves a copy complete."""
+"""Moving folders between a worker and the controller: addresses, rsync, and the manifest of each result."""
