@@ -16,6 +16,8 @@ from aeo.core.errors import InputError
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialRow, TrialSummary
 
 GROUP = "aeo.executors"
+#: The executor a configuration without our header is meant for: what people hand to ``harbor run``.
+PLAIN = "harbor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,8 @@ class SubmittedFile:
     name: str = ""
     #: The text, for line numbers; empty when the configuration came as JSON from a program.
     text: str = ""
+    #: Absolute folder that relative paths in the configuration start from; "" means they are refused.
+    folder: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,70 @@
+"""What was asked, on disk: ``evaluation.json`` and ``trials.jsonl``, written once, read by controller and workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from aeo import codec
+from aeo.core.errors import InputError, NotFound
+from aeo.core.model import Evaluation, PlannedTrial
+
+EVALUATION = "evaluation.json"
+TRIALS = "trials.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """An evaluation read back."""
+
+    #: Without its trials: they are in `trials`.
+    evaluation: Evaluation
+    #: By name, in planned order.
+    trials: Mapping[str, PlannedTrial]
+
+    def whole(self) -> Evaluation:
+        """The evaluation with its trials."""
+        return replace(self.evaluation, plan=replace(self.evaluation.plan, trials=tuple(self.trials.values())))
+
+
+def write(folder: Path, evaluation: Evaluation) -> None:
+    """Write both files into an existing folder, durably; ``evaluation.json`` last."""
+    lines = "".join(codec.dumps(trial) + "\n" for trial in evaluation.plan.trials)
+    _write(folder / TRIALS, lines)
+    _write(folder / EVALUATION, codec.dumps(replace(evaluation, plan=replace(evaluation.plan, trials=()))))
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(folder: Path) -> Record:
+    """Read both files; kept in memory for the next call, as they never change.
+
+    Raises:
+        NotFound: there is no such evaluation.
+        InputError: a file is damaged.
+    """
+    return _read(folder)
+
+
+@lru_cache(maxsize=32)
+def _read(folder: Path) -> Record:
+    try:
+        evaluation = codec.loads(Evaluation, (folder / EVALUATION).read_bytes())
+        trials: dict[str, PlannedTrial] = {}
+        with (folder / TRIALS).open("rb") as lines:
+            for line in lines:
+                trial = codec.loads(PlannedTrial, line)
+                trials[trial.name] = trial
+    except FileNotFoundError:
+        raise NotFound(f"No evaluation {folder.name!r} on disk.") from None
+    except InputError as error:
+        raise InputError(f"damaged: {error}", field=str(folder)) from None
+    return Record(evaluation=evaluation, trials=trials)

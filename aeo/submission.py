@@ -1,0 +1,146 @@
+"""What a person hands in, read into a spec.
+
+A file is either an executor's plain configuration, or the same with our own header beside it. It has our header when it
+has the key ``executor``; the header's keys are `HEADER`, everything else is the executor's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from aeo.core.errors import InputError
+from aeo.core.model import Spec
+from aeo.core.names import check_name
+from aeo.executors import PLAIN, SubmittedFile
+
+#: Keys of our own header, which are also the options of ``aeo submit``.
+HEADER = (
+    "executor",
+    "name",
+    "workers",
+    "per_worker_concurrency",
+    "priority",
+    "agent_timeout_multiplier",
+    "max_requeues",
+)
+#: Under our own header agents get three times their time-out, as people here are used to.
+AGENT_TIMEOUT_MULTIPLIER = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A request to evaluate something."""
+
+    #: The file's text, YAML or JSON; or `config`, the same already parsed.
+    text: str = ""
+    config: Mapping[str, Any] | None = None
+    #: As the user named it; for messages only.
+    file_name: str = ""
+    #: Absolute folder that relative paths in the configuration start from.
+    working_dir: str = ""
+    #: Header keys given as options; they win over the file's.
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(submission: Submission) -> tuple[Spec, SubmittedFile]:
+    """Read a submission; the spec's name is empty when nobody gave one.
+
+    Raises:
+        InputError: not YAML or JSON, or a header key has no valid value.
+    """
+    document = dict(_parse(submission) if submission.config is None else submission.config)
+    ours = "executor" in document
+    header = {key: document.pop(key) for key in HEADER if ours and key in document}
+    for key, value in submission.options.items():
+        if key not in HEADER:
+            raise InputError("unknown option.", field=f"options.{key}", fix=_meant(key))
+        if value is not None:
+            header[key] = value
+    if ours:
+        header.setdefault("agent_timeout_multiplier", AGENT_TIMEOUT_MULTIPLIER)
+    header.setdefault("executor", PLAIN)
+    values = {key: _CHECKS[key](key, value) for key, value in header.items() if value is not None or key in _NULLABLE}
+    values.setdefault("name", "")
+    file = SubmittedFile(name=submission.file_name, text=submission.text, folder=submission.working_dir)
+    return Spec(**values, config=document), file
+
+
+def _parse(submission: Submission) -> Mapping[str, Any]:
+    place = submission.file_name or "configuration"
+    try:
+        document = yaml.safe_load(submission.text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise InputError(f"not valid YAML: {error.problem or error.context}.", field=place + line) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"not valid YAML: {error}", field=place) from None
+    if document is None:
+        raise InputError("is empty.", field=place, fix="Hand in a job configuration in YAML or JSON.")
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise InputError("is no mapping of keys to values.", field=place)
+    return document
+
+
+def _meant(key: str) -> str:
+    close = difflib.get_close_matches(key, HEADER, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(HEADER)}."
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError("must be a text.", field=key)
+    return check_name(value, f"{key} name", field=key)
+
+
+def _workers(key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InputError("must be a list of worker ids.", field=key)
+    if len(set(value)) < len(value):
+        raise InputError("names a worker twice.", field=key)
+    return tuple(check_name(item, "worker id", field=key) for item in value)
+
+
+def _concurrency(key: str, value: Any) -> int | None:
+    if value == "all" or value is None:
+        return None
+    return _whole(1, "a whole number of at least 1, or 'all'")(key, value)
+
+
+def _whole(least: int | None, wanted: str) -> Callable[[str, Any], int]:
+    def check(key: str, value: Any) -> int:
+        if isinstance(value, str) and value.lstrip("-").isdigit():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+            raise InputError(f"must be {wanted}.", field=key)
+        return value
+
+    return check
+
+
+def _multiplier(key: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        raise InputError("must be a number above 0.", field=key)
+    return float(value)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "executor": _text,
+    "name": _text,
+    "workers": _workers,
+    "per_worker_concurrency": _concurrency,
+    "priority": _whole(None, "a whole number"),
+    "agent_timeout_multiplier": _multiplier,
+    "max_requeues": _whole(0, "a whole number of at least 0"),
+}
+#: Keys for which null is a value of its own.
+_NULLABLE = ("per_worker_concurrency", "agent_timeout_multiplier")
