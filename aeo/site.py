@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aeo.config import Config
 from aeo.layout import Local, Shared
@@ -31,6 +32,8 @@ class WorkerSite:
     remote: Remote
     #: Asked between trials: why no further trial may be claimed; "" when it may.
     draining: Callable[[], str] = lambda: ""
+    #: Set when running trials must stop now and be given back.
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 def open_site(config: Config) -> Site:

@@ -184,6 +184,8 @@ class Evaluation:
     spec: Spec
     plan: Plan
     submitted_at: datetime
+    #: The job folder on the controller.
+    job_dir: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,8 @@ class TrialContext:
     content_dir: Path | None
     #: The controller's path of the same trial folder: what the results must name.
     final_dir: str
+    #: 1 for the trial's first run.
+    attempt: int = 1
 
 
 class Session(Protocol):

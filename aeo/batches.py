@@ -1,0 +1,174 @@
+"""The worker's side: a batch claims trials, runs them one at a time, and pushes each result as soon as it is there."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from aeo import contents, executors, outbox, records
+from aeo.core.errors import ExecutorFailed
+from aeo.core.model import Batch, Claim, Evaluation, PlannedTrial
+from aeo.executors import Executor, Session, TrialContext
+from aeo.layout import run_name
+from aeo.leases import Hold, Stopped
+from aeo.records import Record
+from aeo.site import WorkerSite
+from aeo.store import evaluations, trials
+from aeo.store.trials import Requeued
+from aeo.transfer import move
+
+log = logging.getLogger(__name__)
+
+#: Requeues that are nobody's fault do not count against the evaluation's limit.
+UNCOUNTED = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """An opened batch."""
+
+    site: WorkerSite
+    batch: Batch
+    record: Record
+    executor: Executor
+    session: Session
+
+
+def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
+    """Run a batch to its end: until nothing is left to claim, or the worker may claim no more.
+
+    A second copy of its message finds it started and returns at once.
+
+    Raises:
+        AeoError: the batch could not go on; what it held is given back, its share stays for others to claim.
+    """
+    if not evaluations.start_batch(site.db, batch):
+        return {"batch": batch.id, "ran": 0, "note": "started before"}
+    ran = 0
+    try:
+        record = _fetch_record(site, batch.evaluation)
+        executor = executors.load(record.evaluation.spec.executor)
+        workdir = site.local.batch(batch.id)
+        workdir.mkdir(parents=True, exist_ok=True)
+        session = executor.open(record.evaluation, workdir)
+        try:
+            work = Work(site=site, batch=batch, record=record, executor=executor, session=session)
+            while not site.draining() and (claim := _claim(work)):
+                _run_trial(work, claim)
+                ran += 1
+        finally:
+            session.close()
+            executor.sweep(workdir)
+            shutil.rmtree(workdir, ignore_errors=True)
+    finally:
+        evaluations.end_batch(site.db, batch)
+        outbox.tidy(site, batch.evaluation)
+    return {"batch": batch.id, "ran": ran, "note": site.draining()}
+
+
+def _fetch_record(site: WorkerSite, evaluation: str) -> Record:
+    folder = site.local.evaluation(evaluation)
+    if not (folder / records.EVALUATION).exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        names = (records.EVALUATION, records.TRIALS)
+        move.fetch(site.remote, f"evaluations/{evaluation}", folder, only=names, password=site.config.transfer_password)
+    return records.read(folder)
+
+
+def _claim(work: Work) -> Claim | None:
+    return trials.claim(
+        work.site.db, work.batch, token=secrets.token_hex(8), lease_seconds=work.site.config.lease_seconds
+    )
+
+
+def _run_trial(work: Work, claim: Claim) -> None:
+    trial = work.record.trials[claim.trial]
+    run_dir = work.site.local.batch(work.batch.id) / run_name(claim.trial, claim.token)
+    hold = Hold(
+        work.site.db,
+        claim,
+        lease_seconds=work.site.config.lease_seconds,
+        deadline_seconds=trial.deadline_seconds,
+        stop=work.session.stop,
+        stopping=work.site.stopping.is_set,
+    )
+    with hold:
+        try:
+            _run_held(work, claim, trial, run_dir, hold)
+        except BaseException:
+            # Whatever broke here is not the trial's fault: give it back before anybody waits for the lease to end.
+            _give_back(work, claim, "batch failed", UNCOUNTED)
+            raise
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold: Hold) -> None:
+    evaluation = work.record.evaluation
+    run_dir.mkdir(parents=True)
+    context = TrialContext(
+        trial_dir=run_dir,
+        content_dir=contents.fetch(work.site, evaluation.plan, trial),
+        final_dir=f"{evaluation.job_dir}/{trial.name}",
+        attempt=claim.attempt,
+    )
+    started_at, failure = datetime.now(timezone.utc), ""
+    try:
+        work.session.run(trial, context, lambda phase: trials.set_phase(work.site.db, claim, phase))
+    except ExecutorFailed as error:
+        failure = str(error)
+    stopped = hold.trial_over()
+    if _settle(work, claim, trial, context, stopped, failure):
+        folder = outbox.put(work.site, claim, run_dir, started_at, datetime.now(timezone.utc))
+        outbox.send_until_done(work.site, folder, work.site.stopping)
+
+
+#: What a trial that has no result of its own is recorded as, by why it was stopped.
+_ERRORS: Mapping[Stopped, tuple[str, str]] = {
+    Stopped.NOT: ("TrialProcessDied", "The trial's process died without a result."),
+    Stopped.CANCELLED: ("CancelledError", "Cancelled by a person."),
+    Stopped.DEADLINE: ("HardDeadlineExceeded", "The trial ran past the platform's hard deadline and was stopped."),
+}
+
+
+def _settle(
+    work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext, stopped: Stopped, failure: str
+) -> bool:
+    """Decide what becomes of a run: True when its folder is a result to deliver."""
+    has_result = not failure and (context.trial_dir / "result.json").is_file()
+    if has_result and stopped in (Stopped.NOT, Stopped.CANCELLED):
+        return True
+    if stopped is Stopped.LOST:
+        log.warning("lease of %s lost, its run is dropped", claim.trial)
+        return False
+    if stopped is Stopped.WORKER:
+        _give_back(work, claim, stopped.value, UNCOUNTED)
+        return False
+    error_type, message = _ERRORS[stopped]
+    if stopped is not Stopped.CANCELLED:
+        reason = failure or stopped.value or "no result"
+        requeued = _give_back(work, claim, reason, work.record.evaluation.spec.max_requeues)
+        if requeued is not Requeued.EXHAUSTED:
+            return False
+        message = f"{message} {failure}".strip()
+    _write_failure(work, trial, context, error_type, message)
+    return True
+
+
+def _give_back(work: Work, claim: Claim, reason: str, limit: int) -> Requeued:
+    return trials.requeue(
+        work.site.db, claim.evaluation, claim.trial, claim.token, reason=reason[:500], max_requeues=limit
+    )
+
+
+def _write_failure(work: Work, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:
+    """A result of our own in place of what the run left, which is kept beside it as far as it goes."""
+    evaluation: Evaluation = work.record.evaluation
+    (context.trial_dir / "result.json").unlink(missing_ok=True)
+    work.executor.fail(evaluation, trial, context, error_type, message)

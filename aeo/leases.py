@@ -1,0 +1,109 @@
+"""Holding a lease while a trial runs, and stopping the trial when it must not run on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+
+from aeo.core.errors import Unavailable
+from aeo.core.model import Claim
+from aeo.store import trials
+from aeo.store.connection import Db
+from aeo.store.trials import Standing
+
+#: Seconds between two looks; a cancel is seen within this.
+LOOK_SECONDS = 1.0
+
+
+class Stopped(str, Enum):
+    """Why a running trial was told to stop."""
+
+    NOT = ""
+    #: The lease is another's, or may be: nobody could be asked for too long.
+    LOST = "lease lost"
+    CANCELLED = "cancelled"
+    #: Past the hard deadline of our own.
+    DEADLINE = "hard deadline"
+    #: The worker was told to stop now.
+    WORKER = "worker stopping"
+
+
+def clock() -> float:
+    """Seconds that go on while the machine sleeps (CLOCK_BOOTTIME), where there is such a clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Hold:
+    """Keeps one claim's lease until left; calls ``stop`` once when the trial must end.
+
+    The holder measures by its own clock and gives up a quarter of the lease before the server may give it away, since a
+    server that cannot be reached may have done so.
+    """
+
+    def __init__(
+        self,
+        db: Db,
+        claim: Claim,
+        *,
+        lease_seconds: float,
+        deadline_seconds: float,
+        stop: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._db, self._claim, self._lease = db, claim, lease_seconds
+        self._deadline = clock() + deadline_seconds
+        self._stop, self._stopping = stop, stopping
+        self._lock = threading.Lock()
+        self._trial_over = False
+        self._left = threading.Event()
+        self._renewed = clock()
+        #: Why the trial was stopped; read it after `trial_over`.
+        self.stopped = Stopped.NOT
+        self._thread = threading.Thread(target=self._keep, name=f"lease {claim.trial}", daemon=True)
+
+    def __enter__(self) -> Hold:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def trial_over(self) -> Stopped:
+        """The trial has ended by itself or by `stop`: only the lease is kept from here on, for the push."""
+        with self._lock:
+            self._trial_over = True
+            return self.stopped
+
+    def _keep(self) -> None:
+        look = min(LOOK_SECONDS, self._lease / 4)
+        while not self._left.wait(look):
+            reason = self._look()
+            if reason is Stopped.NOT:
+                continue
+            with self._lock:
+                if self._trial_over or self.stopped is not Stopped.NOT:
+                    continue
+                self.stopped = reason
+            self._stop(reason.value)
+
+    def _look(self) -> Stopped:
+        try:
+            standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
+        except Unavailable:
+            gone = clock() - self._renewed > self._lease * 3 / 4
+            return Stopped.LOST if gone else self._own_reasons()
+        if standing is Standing.LOST:
+            return Stopped.LOST
+        self._renewed = clock()
+        return Stopped.CANCELLED if standing is Standing.CANCEL else self._own_reasons()
+
+    def _own_reasons(self) -> Stopped:
+        if clock() > self._deadline:
+            return Stopped.DEADLINE
+        return Stopped.WORKER if self._stopping() else Stopped.NOT

@@ -1,0 +1,142 @@
+"""Finished results on their way home: kept on the worker until the controller has committed them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from aeo.core.errors import AeoError, NotFound, TransferFailed, Unavailable
+from aeo.core.model import Claim, TrialState
+from aeo.layout import manifest_of, run_name
+from aeo.site import WorkerSite
+from aeo.store import trials
+from aeo.transfer import manifest as manifests
+from aeo.transfer import move
+from aeo.transfer.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+#: Seconds between tries, doubling from the first to the last.
+FIRST_WAIT, LAST_WAIT = 0.5, 30.0
+#: Seconds between two rounds over what lies here.
+ROUND_SECONDS = 10.0
+
+
+def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, finished_at: datetime) -> Path:
+    """Move a finished run into the outbox, its manifest beside it; returns its folder there."""
+    manifest = manifests.make(
+        run_dir,
+        evaluation=claim.evaluation,
+        trial=claim.trial,
+        token=claim.token,
+        worker=claim.worker,
+        attempt=claim.attempt,
+        started_at=started_at,
+        finished_at=finished_at,
+    )
+    folder = site.local.finished(claim.evaluation, claim.trial, claim.token)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    run_dir.rename(folder)
+    manifests.save(manifest, manifest_of(folder))
+    return folder
+
+
+def send(site: WorkerSite, folder: Path) -> None:
+    """Push one finished run and tell the controller; what was pushed before costs little.
+
+    Raises:
+        TransferFailed: it could not be pushed.
+        Unavailable: the store could not be told.
+    """
+    manifest = manifests.load(manifest_of(folder))
+    target = f"inbox/{manifest.evaluation}/{run_name(manifest.trial, manifest.token)}"
+    password = site.config.transfer_password
+    if folder.exists():
+        move.push(site.remote, folder, target, password=password)
+        # The manifest last: its presence says that the folder is complete.
+        move.push(site.remote, manifest_of(folder), f"{target}.json", password=password)
+    trials.pushed(site.db, _claim(manifest))
+    _sent(folder).touch()
+
+
+def send_until_done(site: WorkerSite, folder: Path, give_up: threading.Event) -> bool:
+    """`send`, tried again with growing waits until it worked (True) or ``give_up`` is set (False)."""
+    wait = FIRST_WAIT
+    while True:
+        try:
+            send(site, folder)
+        except (TransferFailed, Unavailable) as error:
+            log.warning("push of %s failed, next try in %.1f s: %s", folder.name, wait, error)
+        else:
+            return True
+        if give_up.wait(wait):
+            return False
+        wait = min(LAST_WAIT, wait * 2)
+
+
+def keep(site: WorkerSite, stop: threading.Event) -> None:
+    """Until ``stop``: send what an earlier life of this worker left, drop what the controller has committed."""
+    own = set(_entries(site))
+    while True:
+        for folder in list(_entries(site)):
+            with suppress(AeoError):
+                _attend(site, folder, left_behind=folder in own)
+        if stop.wait(ROUND_SECONDS):
+            return
+
+
+def tidy(site: WorkerSite, evaluation: str) -> None:
+    """Drop what the controller has committed of one evaluation."""
+    for folder in list(_entries(site)):
+        if folder.parent.name == evaluation:
+            with suppress(AeoError):
+                _attend(site, folder, left_behind=False)
+
+
+def _attend(site: WorkerSite, folder: Path, *, left_behind: bool) -> None:
+    manifest = manifests.load(manifest_of(folder))
+    if left_behind and not _sent(folder).exists():
+        send(site, folder)
+    if _sent(folder).exists() and _committed(site, manifest):
+        _drop(folder)
+
+
+def _committed(site: WorkerSite, manifest: Manifest) -> bool:
+    try:
+        return trials.state(site.db, manifest.evaluation, manifest.trial) is TrialState.DONE
+    except NotFound:
+        # The store may have been wiped; recovery will know the evaluation again, or it was removed with its folder.
+        return False
+
+
+def _drop(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _sent(folder).unlink(missing_ok=True)
+    manifest_of(folder).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _entries(site: WorkerSite) -> Iterator[Path]:
+    for path in sorted(site.local.outbox.glob("*/*.json")):
+        yield path.with_name(path.name.removesuffix(".json"))
+
+
+def _sent(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".sent")
+
+
+def _claim(manifest: Manifest) -> Claim:
+    return Claim(
+        evaluation=manifest.evaluation,
+        trial=manifest.trial,
+        batch="",
+        worker=manifest.worker,
+        token=manifest.token,
+        attempt=manifest.attempt,
+    )
