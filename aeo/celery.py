@@ -1,0 +1,118 @@
+"""The Celery app and its settings, each with its reason. Messages only hint; the store's leases decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from celery import Celery
+from celery.backends.redis import RedisBackend
+
+#: Message names; senders know only these, never the functions behind them.
+RUN_BATCH = "aeo.run_batch"
+MERGE = "aeo.merge"
+
+#: A message that was popped but not acknowledged comes back after this. Any client that consumes a queue applies its
+#: own time-out, and a batch may run for days, so every process (Flower too) must use this one value.
+VISIBILITY_SECONDS = 30 * 86400
+
+#: Redis lists of one queue, by priority; 0 is served first.
+PRIORITIES = (0, 3, 6, 9)
+
+
+class UnreadResults(RedisBackend):
+    """Results count members of chords and are never awaited.
+
+    Celery's own subscribes to each sent message's result, on a connection that nobody here would ever drain.
+    """
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Wait for nothing."""
+
+    def add_pending_result(self, result: Any, *_: Any, **__: Any) -> Any:
+        """Wait for nothing."""
+        return result
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Nothing was waited for."""
+        return result
+
+
+def make_app(broker_url: str, *, worker: str = "") -> Celery:
+    """Make an app for one process; ``worker`` is the id under which it consumes ("" only sends)."""
+    backend = f"aeo.celery:UnreadResults+{broker_url}"
+    app = Celery("aeo", broker=broker_url, backend=backend, set_as_current=False, include=["aeo.tasks"])
+    app.conf.update(_SETTINGS, broker_transport_options=_transport(worker or "sender"))
+    if not worker:
+        # A submit answers a person: give up on a dead server within seconds.
+        app.conf.result_backend_transport_options = {"retry_policy": dict(_QUICK)}
+    return app
+
+
+@lru_cache(maxsize=8)
+def sender(broker_url: str) -> Celery:
+    """The app with which this process sends: one connection pool for each broker."""
+    return make_app(broker_url)
+
+
+def _transport(worker: str) -> dict[str, Any]:
+    return {
+        "visibility_timeout": VISIBILITY_SECONDS,
+        # One hash for all would let any worker restore (and so re-run) the messages of every other.
+        "unacked_key": f"unacked.{worker}",
+        "unacked_index_key": f"unacked.{worker}.index",
+        "unacked_mutex_key": f"unacked.{worker}.mutex",
+        "priority_steps": list(PRIORITIES),
+        # Without time-outs a half-open connection (a laptop's lid, a tunnel that died) hangs the worker for minutes.
+        "socket_timeout": 10,
+        "socket_connect_timeout": 3,
+        "socket_keepalive": True,
+        "health_check_interval": 10,
+    }
+
+
+_QUICK: Mapping[str, float] = {"max_retries": 2, "interval_start": 0.2, "interval_step": 0.2, "interval_max": 0.5}
+
+_SETTINGS: dict[str, Any] = {
+    # JSON carries no code: who can write to Redis must not thereby run code on every worker.
+    "task_serializer": "json",
+    "result_serializer": "json",
+    "accept_content": ["json"],
+    "enable_utc": True,
+    # Acknowledged before it runs. Late acknowledgement on Redis re-runs long messages after a reset connection and
+    # restores a dead worker's message into a queue nobody reads.
+    "task_acks_late": False,
+    "task_reject_on_worker_lost": False,
+    # A message beyond the free slots stays in its Redis list, where it can be seen, moved and survives us.
+    "worker_prefetch_multiplier": 1,
+    "worker_disable_prefetch": True,
+    # A slot only supervises the executor's own processes, so a thread is enough, for 1/15 of the memory. It cannot be
+    # terminated; we stop the processes ourselves and never use revoke(terminate=True).
+    "worker_pool": "threads",
+    # A STARTED write while Redis is away would fail the message before it ran.
+    "task_track_started": False,
+    # A batch that ends while Redis is away must still count in its chord, else finished work becomes a FAILURE.
+    "result_backend_always_retry": True,
+    "result_backend_max_retries": 10**6,
+    # Longer than any gap between two batches of one chord, else the callback never fires.
+    "result_expires": 7 * 86400,
+    "result_chord_expires": 30 * 86400,
+    "redis_socket_timeout": 10,
+    "redis_socket_connect_timeout": 3,
+    "redis_socket_keepalive": True,
+    "redis_backend_health_check_interval": 15,
+    # A worker outlives any outage of the broker.
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_connection_timeout": 3,
+    # The trials that run need no broker: an outage must not cancel them.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    # Flower shows what runs.
+    "worker_send_task_events": True,
+    # The same for a message that cannot be published; the reconciler sends again.
+    "task_publish_retry_policy": dict(_QUICK),
+    # Our processes configure logging; Celery only adds to it.
+    "worker_hijack_root_logger": False,
+    "worker_redirect_stdouts": False,
+}

@@ -1,0 +1,122 @@
+"""A worker presents itself to the controller by URL and token, and learns where everything else is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from aeo import codec
+from aeo.config import Config
+from aeo.core.errors import AeoError, Conflict, InputError, Problem, Refused, Unavailable
+from aeo.core.model import WorkerInfo
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two tries while the controller is away: doubling from the first to the second.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """What the controller tells a worker it accepts."""
+
+    broker_url: str
+    transfer_url: str
+    transfer_password: str = ""
+    lease_seconds: float
+    grace_seconds: float
+
+    def __repr__(self) -> str:
+        return f"Addresses(transfer_url={self.transfer_url!r}, ...)"
+
+
+def register(config: Config, info: WorkerInfo) -> Addresses:
+    """Register once.
+
+    Raises:
+        Refused: the token is wrong.
+        Conflict: a live worker has this id.
+        InputError: the address is no controller's, or it cannot use what we say of ourselves.
+        Unavailable: the controller does not answer.
+    """
+    url = f"{config.controller_url.rstrip('/')}/api/workers"
+    headers = {"Authorization": f"Bearer {config.auth_token}"}
+    try:
+        response = httpx.post(url, json=codec.encode(info), headers=headers, timeout=15, follow_redirects=False)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise InputError(f"{config.controller_url!r} is no address: {error}.", field="--controller-url") from None
+    except httpx.HTTPError as error:
+        raise Unavailable(f"The controller at {config.controller_url} does not answer: {error}") from error
+    if response.status_code != httpx.codes.OK:
+        raise _error(config, info, response)
+    try:
+        return codec.loads(Addresses, response.content)
+    except InputError:
+        raise _stranger(config, response) from None
+
+
+def register_patiently(config: Config, info: WorkerInfo, stop: threading.Event) -> Addresses:
+    """Register, waiting for a controller that is away until ``stop`` is set.
+
+    Raises:
+        Refused, Conflict, InputError: see `register`.
+        Unavailable: stopped before the controller answered.
+    """
+    pause, said = FIRST_PAUSE, ""
+    while True:
+        try:
+            return register(config, info)
+        except Unavailable as error:
+            if str(error) != said:
+                log.warning("%s; trying again", error)
+                said = str(error)
+            if stop.wait(pause):
+                raise
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _error(config: Config, info: WorkerInfo, response: httpx.Response) -> AeoError:
+    problem = _problem(response)
+    detail = str(problem.get("detail") or problem.get("title") or "")
+    status = response.status_code
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        return Refused(
+            f"The controller at {config.controller_url} refuses the token. "
+            "Give its own (AEO_AUTH_TOKEN, or --auth-token @FILE); the controller keeps it in <shared-root>/token."
+        )
+    if status == httpx.codes.CONFLICT:
+        return Conflict(
+            detail or f"a live worker has the id {info.id!r}.",
+            field="--worker-id",
+            fix="Give another id, or stop that worker.",
+        )
+    if not problem:
+        return Unavailable(f"The controller answers {status}.") if status >= 500 else _stranger(config, response)
+    if status >= 500 or status == httpx.codes.TOO_MANY_REQUESTS:
+        return Unavailable(f"The controller answers {status}: {detail}")
+    problems = tuple(
+        Problem(message=str(item.get("message", "")), field=str(item.get("field", "")), fix=str(item.get("fix", "")))
+        for item in problem.get("problems") or ()
+        if isinstance(item, dict)
+    )
+    return InputError(detail or f"the controller answers {status}.", problems=problems)
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and ("title" in body or "detail" in body) else {}
+
+
+def _stranger(config: Config, response: httpx.Response) -> InputError:
+    return InputError(
+        f"{config.controller_url} answers {response.status_code} and is no AEO controller.",
+        field="--controller-url",
+        fix="Give the controller's own address, as its start-up line shows it.",
+    )

@@ -1,0 +1,41 @@
+"""Celery messages, one line each. A worker or control process says with `bind` what they work on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import shared_task
+
+from aeo import batches, jobs
+from aeo.celery import MERGE, RUN_BATCH
+from aeo.core.model import Batch
+from aeo.site import Site, WorkerSite
+
+log = logging.getLogger(__name__)
+
+_bound: dict[str, Any] = {}
+
+
+def bind(site: Site | WorkerSite) -> None:
+    """Set what the messages of this process work on; once, before the first is consumed."""
+    _bound["site"] = site
+
+
+@shared_task(name=RUN_BATCH, bind=True)
+def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
+    """Run one batch. Never raises: a member that fails would keep the chord's callback from ever being sent."""
+    site: WorkerSite = _bound["site"]
+    try:
+        return batches.run(
+            site, Batch(id=batch, evaluation=evaluation, worker=site.config.worker_id, message=self.request.id)
+        )
+    except Exception as error:
+        log.exception("batch %s ended early", batch)
+        return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
+
+
+@shared_task(name=MERGE)
+def merge(evaluation: str) -> None:
+    """Close the evaluation's job, or see what is still open."""
+    jobs.merge(_bound["site"], evaluation)

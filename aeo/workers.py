@@ -1,0 +1,191 @@
+"""Workers: what one is, what it says of itself while it lives, how the controller sees them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+
+from aeo import __version__, dispatch, executors
+from aeo.config import Config
+from aeo.core.errors import AeoError, NotFound
+from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
+from aeo.layout import Local
+from aeo.site import Site
+from aeo.store import health
+from aeo.store import workers as store
+from aeo.store.connection import Db, connect
+
+log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+
+#: With less free disk than this, or than this share of the disk where that is less, a worker claims nothing.
+LOW_DISK_BYTES, LOW_DISK_SHARE = 1024 * MIB, 0.05
+
+#: Seconds between two tries to send a heartbeat that failed.
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerView:
+    """A worker as pages, API and command line show it."""
+
+    info: WorkerInfo
+    state: WorkerState
+    #: What a person wrote when pausing it, or why the worker itself claims nothing.
+    note: str
+    heartbeat: Heartbeat | None
+    #: Seconds since the last heartbeat; None if there is none.
+    heartbeat_age: float | None
+    #: Its part when trials are shared out: a person's override, else its slots.
+    weight: float
+    weight_override: float | None
+    #: Slots in use.
+    busy: int
+    #: Batches waiting in its queue.
+    queued: int
+
+
+def views(site: Site) -> list[WorkerView]:
+    """Every known worker, by id."""
+    found = sorted(store.all(site.db), key=lambda status: status.info.id)
+    names = {status.info.id: dispatch.lists_of(dispatch.queue_of(status.info.id)) for status in found}
+    lengths = health.queue_lengths(site.db, [name for lists in names.values() for name in lists])
+    return [
+        WorkerView(
+            info=status.info,
+            state=status.state,
+            note=status.note or (status.heartbeat.draining if status.heartbeat else ""),
+            heartbeat=status.heartbeat,
+            heartbeat_age=status.heartbeat_age,
+            weight=float(status.info.capacity.slots) if status.weight_override is None else status.weight_override,
+            weight_override=status.weight_override,
+            busy=status.busy,
+            queued=sum(lengths.get(name, 0) for name in names[status.info.id]),
+        )
+        for status in found
+    ]
+
+
+def info(config: Config, *, boot: str, instance: str) -> WorkerInfo:
+    """Describe this machine as a worker. Executors that cannot run here are left out, with a line in the log."""
+    return WorkerInfo(
+        id=config.worker_id,
+        display_name=config.display_name or config.worker_id,
+        host=config.host,
+        capacity=Capacity(slots=config.slots, cpus=_cpus(), memory_mb=_memory() // MIB),
+        boot=boot,
+        instance=instance,
+        executors=_executors(),
+        version=__version__,
+    )
+
+
+def _executors() -> dict[str, str]:
+    versions = {}
+    for name in executors.installed():
+        try:
+            versions[name] = executors.load(name).version()
+        except AeoError as error:
+            log.warning("executor %s cannot run here: %s", name, error)
+    return versions
+
+
+def _cpus() -> float:
+    """What this process may use: the machine's, less affinity, less the container's quota."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        count = psutil.cpu_count() or 1
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit() and int(period):
+        return min(float(count), round(int(quota) / int(period), 2))
+    return float(count)
+
+
+def _memory() -> int:
+    total: int = psutil.virtual_memory().total
+    limit = _read("/sys/fs/cgroup/memory.max")
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def low_disk(root: Path) -> str:
+    """Say why ``root`` cannot take another trial; "" if it can."""
+    usage = psutil.disk_usage(str(root))
+    if usage.free >= min(LOW_DISK_BYTES, usage.total * LOW_DISK_SHARE):
+        return ""
+    return f"disk nearly full: {usage.free // MIB} MiB free"
+
+
+def heartbeat(local: Local, *, boot: str, busy: int, draining: str) -> Heartbeat:
+    """Look at this machine now. The store sets the time, as this clock may be off."""
+    return Heartbeat(
+        boot=boot,
+        at=datetime.now(timezone.utc),
+        busy=busy,
+        cpu_percent=psutil.cpu_percent(None),
+        memory_percent=psutil.virtual_memory().percent,
+        disk_free=psutil.disk_usage(str(local.root)).free,
+        draining=draining,
+    )
+
+
+class Pulse:
+    """The thread that sends heartbeats: on a connection of its own, so that it beats whatever Celery waits for."""
+
+    def __init__(
+        self, config: Config, look: Callable[[], Heartbeat], *, register: Callable[[], object] = lambda: None
+    ):
+        self._config, self._look, self._register = config, look, register
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        #: What the controller wants of this worker, as the last heartbeat was answered.
+        self.wanted = WorkerState.ONLINE
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more; the last heartbeat expires by itself."""
+        self._stop.set()
+        self._thread.join(timeout=15)
+
+    def _run(self) -> None:
+        db: Db | None = None
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = self._config.poll_interval
+            try:
+                db = db or connect(self._config.broker_url)
+                self.wanted = store.beat(
+                    db, self._config.worker_id, self._look(), ttl_seconds=self._config.grace_seconds
+                )
+            except NotFound:
+                log.warning("the controller does not know this worker any more; registering again")
+                self._again()
+            except Exception as error:  # whatever it is, a worker without a pulse is a lost worker
+                log.warning("heartbeat failed: %s", error)
+                pause = min(RETRY_SECONDS, pause)
+        if db is not None:
+            db.close()
+
+    def _again(self) -> None:
+        try:
+            self._register()
+        except AeoError as error:
+            log.warning("registration failed: %s", error)
