@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone

@@ -47,9 +47,9 @@ def submit(site: Site, request: Submission) -> Submitted:
     id = secrets.token_hex(6)
     spec = replace(spec, name=spec.name or _name(executor, spec, id))
     _check_free(site, spec.name)
-    pool = _pool(site, spec)
+    pool = _online(workers.all(site.db), spec)
     plan = _estimated(site, spec, _check_plan(executor.plan(spec, file)))
-    shares = share_out(plan, _matching(pool, spec, plan), spec)
+    shares = share_out(plan.trials, _matching(pool, spec, plan), spec)
     evaluation = Evaluation(
         id=id,
         spec=spec,
@@ -78,9 +78,17 @@ def _check_free(site: Site, name: str) -> None:
         )
 
 
-def _pool(site: Site, spec: Spec) -> list[WorkerStatus]:
-    """Workers that may take a share: asked for, and online."""
-    known = {worker.info.id: worker for worker in workers.all(site.db)}
+def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
+    """Workers of ``pool`` that may take a share: asked for, online, and with the executor in the plan's version.
+
+    Raises:
+        InputError: there is none; says why not for each.
+    """
+    return _matching(_online(pool, spec), spec, plan)
+
+
+def _online(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
+    known = {worker.info.id: worker for worker in pool}
     for id in spec.workers:
         if id not in known:
             raise InputError(
@@ -110,19 +118,14 @@ def _check_plan(plan: Plan) -> Plan:
     return plan
 
 
-def task_key(trial: PlannedTrial) -> str:
-    """Under which name a task's durations are remembered."""
-    return f"{trial.labels.get('dataset', '')}/{trial.task}"
-
-
 def _estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
-    past = history.durations(site.db, spec.executor, (task_key(trial) for trial in plan.trials))
+    past = history.durations(site.db, spec.executor, (trial.history_key for trial in plan.trials))
     if not past:
         return plan
     return replace(
         plan,
         trials=tuple(
-            replace(t, estimated_seconds=estimate.seconds(t.estimated_seconds, past.get(task_key(t), ())))
+            replace(t, estimated_seconds=estimate.seconds(t.estimated_seconds, past.get(t.history_key, ())))
             for t in plan.trials
         ),
     )
@@ -147,19 +150,20 @@ def _matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[Work
     raise InputError(problems=tuple(problems))
 
 
-def share_out(plan: Plan, pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
+def share_out(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
     """Allot over these workers.
 
     Raises:
         InputError: a trial fits no worker; says which need is unmet.
     """
     offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override) for w in pool]
-    result = allot(plan.trials, offers, spec.per_worker_concurrency)
+    result = allot(planned, offers, spec.per_worker_concurrency)
     if not result.homeless:
         return result
     if all(offer.weight == 0 for offer in offers):
         raise InputError("every worker has weight 0.", field="workers", fix="Set a weight with `aeo workers weight`.")
-    lost = [trial for trial in plan.trials if trial.name in set(result.homeless)]
+    homeless = set(result.homeless)
+    lost = [trial for trial in planned if trial.name in homeless]
     raise InputError(problems=tuple(_unmet(trial, offers) for trial in {t.task: t for t in lost}.values()))
 
 

@@ -148,6 +148,11 @@ class PlannedTrial:
     #: The executor's own; JSON.
     payload: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def history_key(self) -> str:
+        """Under which name the task's durations are remembered."""
+        return f"{self.labels.get('dataset', '')}/{self.task}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContentFolder:

@@ -1,0 +1,136 @@
+"""The control process's own loops, beside the Celery worker that takes merges: commit, refresh, log, repair."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from aeo import jobs, recovery, results
+from aeo.core.errors import AeoError, NotFound, Unavailable
+from aeo.core.model import TrialRow
+from aeo.site import Site
+from aeo.store import evaluations, events, inbox
+
+log = logging.getLogger(__name__)
+
+#: Seconds an idle look into the inbox waits.
+INBOX_WAIT = 1.0
+#: Events written in one go.
+EVENTS_AT_ONCE = 2000
+#: Seconds between two rounds of repairs.
+REPAIR_SECONDS = 2.0
+#: Seconds a loop waits after a failure before it goes on.
+AFTER_FAILURE = 1.0
+
+
+def run(site: Site, stop: threading.Event) -> None:
+    """Recover, then run every loop until ``stop``; returns when all have ended."""
+    while not _attempt(lambda: recovery.recover(site)):
+        if stop.wait(AFTER_FAILURE):
+            return
+    loops: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("commit", lambda: _commit_next(site)),
+        ("refresh", Refresher(site, stop).round),
+        ("events", lambda: _write_events(site, stop)),
+        ("repair", lambda: _repair(site, stop)),
+    )
+    threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # What happened last belongs into the log too.
+    _attempt(lambda: flush_events(site))
+
+
+def _loop(one: Callable[[], None], stop: threading.Event) -> None:
+    while not stop.is_set():
+        if not _attempt(one):
+            stop.wait(AFTER_FAILURE)
+
+
+def _attempt(one: Callable[[], None]) -> bool:
+    """Whether it worked; a loop outlives every failure, since it is what repairs."""
+    try:
+        one()
+    except Unavailable as error:
+        log.warning("%s", error)
+        return False
+    except Exception:
+        log.exception("unexpected failure, the loop goes on")
+        return False
+    return True
+
+
+def _commit_next(site: Site) -> None:
+    arrival = inbox.take(site.db, INBOX_WAIT)
+    if arrival is None:
+        return
+    try:
+        results.commit(site, arrival)
+    except OSError:
+        # Disk full or read-only: it stays first in line, nothing is lost.
+        inbox.restore(site.db)
+        raise
+    inbox.done(site.db, arrival)
+    try:
+        jobs.ring_if_all_in(site, arrival.evaluation)
+    except NotFound:
+        log.warning("a result of %s arrived, which the store does not know", arrival.evaluation)
+
+
+class Refresher:
+    """Keeps running jobs' summaries up to date, reading each committed row once."""
+
+    def __init__(self, site: Site, stop: threading.Event) -> None:
+        self._site, self._stop = site, stop
+        self._rows: dict[str, tuple[TrialRow, ...]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def round(self) -> None:
+        """Refresh what changed since the last round."""
+        open_ids = evaluations.open_ids(self._site.db)
+        for gone in set(self._rows) - set(open_ids):
+            del self._rows[gone]
+            self._seen.pop(gone, None)
+        for id in open_ids:
+            status = evaluations.get(self._site.db, id)
+            now = (status.done, status.running)
+            if self._seen.get(id) != now:
+                self._rows[id] = self._refresh(id, self._rows.get(id, ()))
+                self._seen[id] = now
+        self._stop.wait(self._site.config.refresh_seconds)
+
+    def _refresh(self, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow, ...]:
+        try:
+            return jobs.refresh(self._site, id, known)
+        except (AeoError, OSError) as error:
+            log.warning("the summary of %s was not refreshed: %s", id, error)
+            return known
+
+
+def _write_events(site: Site, stop: threading.Event) -> None:
+    if not flush_events(site):
+        stop.wait(0.2)
+
+
+def flush_events(site: Site) -> int:
+    """Append the events the store holds to their evaluations' logs; returns how many."""
+    taken = events.take(site.db, EVENTS_AT_ONCE)
+    lines: dict[str, list[str]] = {}
+    for _, event in taken:
+        lines.setdefault(event.evaluation, []).append(event.line())
+    for evaluation, texts in lines.items():
+        folder = site.shared.evaluation(evaluation)
+        if folder.is_dir():
+            with site.shared.events(evaluation).open("a", encoding="utf-8") as log_file:
+                log_file.write("".join(texts))
+    if taken:
+        events.forget(site.db, [entry for entry, _ in taken])
+    return len(taken)
+
+
+def _repair(site: Site, stop: threading.Event) -> None:
+    recovery.reconcile(site)
+    stop.wait(REPAIR_SECONDS)

@@ -1,0 +1,109 @@
+"""Closing a job: the chord's callback, safe to ring twice, late or too early."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from aeo import dispatch, executors, records
+from aeo.core.errors import AeoError, NotFound
+from aeo.core.model import EvaluationState, Outcome, TrialRow
+from aeo.executors import JobProgress
+from aeo.layout import inside
+from aeo.records import Record
+from aeo.site import Site
+from aeo.store import evaluations, events, trials
+from aeo.store.evaluations import EvaluationStatus
+
+log = logging.getLogger(__name__)
+
+
+def merge(site: Site, id: str) -> EvaluationState:
+    """Close an evaluation's job if all its trials are in; looks at the store and the disk, never at who rang.
+
+    Returns the state it left the evaluation in.
+
+    Raises:
+        NotFound: no such evaluation.
+        Unavailable: the store is away.
+    """
+    with _alone(site, id):
+        status = evaluations.get(site.db, id)
+        if status.state.final or status.done < status.total:
+            return status.state
+        evaluations.move(site.db, id, EvaluationState.MERGING)
+        record = records.read(site.shared.evaluation(id))
+        state, reason = _closing_state(status)
+        try:
+            _close(site, record, status)
+        except (AeoError, OSError) as error:
+            log.exception("the merge of %s failed", status.name)
+            state, reason = EvaluationState.FAILED, f"merge failed: {error}"[:1000]
+        evaluations.move(site.db, id, state, reason)
+        events.emit(site.db, id, "closed", state=state.value, reason=reason)
+        return state
+
+
+def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
+    def count(outcome: Outcome) -> int:
+        return status.outcomes.get(outcome, 0)
+
+    if count(Outcome.CANCELLED):
+        return EvaluationState.CANCELLED, f"cancelled with {count(Outcome.CANCELLED)} trials not run to their end"
+    if count(Outcome.INFRA_ERROR):
+        return EvaluationState.FAILED, f"{count(Outcome.INFRA_ERROR)} trials ended as infrastructure errors"
+    return EvaluationState.SUCCEEDED, ""
+
+
+def _close(site: Site, record: Record, status: EvaluationStatus) -> None:
+    executor = executors.load(record.evaluation.spec.executor)
+    executor.merge(record.whole(), Path(record.evaluation.job_dir), progress(site, record, status, ()))
+
+
+def progress(site: Site, record: Record, status: EvaluationStatus, known: tuple[TrialRow, ...]) -> JobProgress:
+    """What the job's summary is made from; ``known`` are the first rows in commit order, not asked for again."""
+    rows = known + tuple(trials.rows_since(site.db, status.id, len(known)))
+    return JobProgress(
+        rows=rows,
+        running=tuple(run.claim.trial for run in trials.running(site.db, status.id)),
+        requeues=status.requeues,
+    )
+
+
+def refresh(site: Site, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow, ...]:
+    """Bring a running job's summary up to date; returns the rows it now rests on."""
+    with _alone(site, id):
+        status = evaluations.get(site.db, id)
+        if status.state.final or status.state is EvaluationState.MERGING:
+            return known
+        record = records.read(site.shared.evaluation(id))
+        executor = executors.load(record.evaluation.spec.executor)
+        now = progress(site, record, status, known)
+        # Trials cancelled before they ran have no folder, and so no place in the job.
+        shown = replace(now, rows=tuple(row for row in now.rows if row.summary.started_at is not None))
+        executor.refresh_job(record.whole(), Path(record.evaluation.job_dir), shown)
+        return now.rows
+
+
+@contextmanager
+def _alone(site: Site, id: str) -> Iterator[None]:
+    """One writer of a job's own files at a time, over threads and processes."""
+    folder = site.shared.evaluation(id)
+    if not folder.is_dir():
+        raise NotFound(f"No evaluation {id!r} on disk.")
+    with inside(folder, "job.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def ring_if_all_in(site: Site, id: str) -> bool:
+    """Ring the merge when every trial is done, whatever the chord does."""
+    status = evaluations.get(site.db, id)
+    if status.state.final or status.done < status.total:
+        return False
+    dispatch.ring(site, id)
+    return True
