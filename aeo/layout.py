@@ -3,6 +3,7 @@
 On the controller::
 
     <shared_root>/
+    ├── controller.lock                held by the running controller
     ├── token                          the API token (0600), when none was given
     ├── redis/                         the embedded server (0700)
     ├── evaluations/<id>/
@@ -13,6 +14,7 @@ On the controller::
     ├── tasks/<digest>/<name>/         content that travels to workers
     ├── inbox/<id>/<trial>.<token>/    pushed, not yet committed
     │         └── (beside it) <trial>.<token>.json   its manifest, pushed last
+    ├── workers/<id>/                  roots of the workers that `aeo up` and `aeo demo` start
     └── jobs/<name>/                   merged jobs (or <jobs_dir>/<name>/)
 
 On a worker::
@@ -57,6 +59,13 @@ class Shared:
 
     root: Path
     jobs_dir: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "controller.lock"
+
+    def worker(self, id: str) -> Path:
+        return inside(self.root / "workers", id)
 
     @property
     def token(self) -> Path:
