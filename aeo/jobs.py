@@ -61,10 +61,10 @@ def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
 
 def _close(site: Site, record: Record, status: EvaluationStatus) -> None:
     executor = executors.load(record.evaluation.spec.executor)
-    executor.merge(record.whole(), Path(record.evaluation.job_dir), progress(site, record, status, ()))
+    executor.merge(record.whole(), Path(record.evaluation.job_dir), progress(site, status, ()))
 
 
-def progress(site: Site, record: Record, status: EvaluationStatus, known: tuple[TrialRow, ...]) -> JobProgress:
+def progress(site: Site, status: EvaluationStatus, known: tuple[TrialRow, ...]) -> JobProgress:
     """What the job's summary is made from; ``known`` are the first rows in commit order, not asked for again."""
     rows = known + tuple(trials.rows_since(site.db, status.id, len(known)))
     return JobProgress(
@@ -82,7 +82,7 @@ def refresh(site: Site, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow,
             return known
         record = records.read(site.shared.evaluation(id))
         executor = executors.load(record.evaluation.spec.executor)
-        now = progress(site, record, status, known)
+        now = progress(site, status, known)
         # Trials cancelled before they ran have no folder, and so no place in the job.
         shown = replace(now, rows=tuple(row for row in now.rows if row.summary.started_at is not None))
         executor.refresh_job(record.whole(), Path(record.evaluation.job_dir), shown)

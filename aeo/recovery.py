@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from aeo import dispatch, evaluations, jobs, records, results
 from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Claim, Evaluation, EvaluationState, WorkerState
+from aeo.core.model import Batch, Claim, Evaluation, EvaluationState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import evaluations as store
@@ -188,7 +188,7 @@ def send_more(site: Site, evaluation: Evaluation, record: Record, pool: Iterable
     waiting = [record.trials[name] for name in trials.pending(site.db, evaluation.id)]
     fit = evaluations.usable(list(pool), evaluation.spec, evaluation.plan)
     shares = evaluations.share_out(waiting, fit, evaluation.spec)
-    batches = {batch: () for batch in evaluations.batches_of(evaluation.id, shares)}
+    batches: dict[Batch, Sequence[str]] = dict.fromkeys(evaluations.batches_of(evaluation.id, shares), ())
     store.add_batches(site.db, evaluation.id, batches, shares.unfit)
     dispatch.send(site, evaluation.id, list(batches))
     events.emit(site.db, evaluation.id, "redispatched", batches=len(batches), waiting=len(waiting))

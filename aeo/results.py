@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
@@ -186,5 +185,5 @@ def _rename(source: Path, target: Path) -> None:
         staging = target.parent.parent / f".incoming.{source.name}"
         shutil.rmtree(staging, ignore_errors=True)
         shutil.copytree(source, staging, symlinks=True)
-        os.replace(staging, target)
+        staging.rename(target)
         shutil.rmtree(source, ignore_errors=True)
