@@ -1,0 +1,92 @@
+"""The ``aeo`` command. Each command lives in a module of its own, imported only when it is used.
+
+Exit codes: 0 done; 1 a part is away, or the awaited evaluation failed; 2 the input is wrong; 3 the awaited evaluation
+was cancelled; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Any
+
+import click
+
+from aeo.core.errors import AeoError, InputError, Refused
+
+#: Command name to where it is and what `aeo --help` says of it, in the order shown.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("aeo.cli.processes:demo", "Run a small sample evaluation on this machine, start to end."),
+    "up": ("aeo.cli.processes:up", "Run everything on this machine: server, controller, workers."),
+    "controller": ("aeo.cli.processes:controller", "Run the controller: web pages, API, control process."),
+    "worker": ("aeo.cli.processes:worker", "Run a worker on this machine."),
+    "submit": ("aeo.cli.submit:submit", "Submit an evaluation from a file."),
+    "run": ("aeo.cli.submit:run", "Submit with the flags of `harbor run`."),
+    "status": ("aeo.cli.follow:status", "List evaluations, or show one."),
+    "watch": ("aeo.cli.follow:watch", "Follow an evaluation to its end."),
+    "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
+    "workers": ("aeo.cli.workers:workers", "List workers, set their weights."),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module only when the command is used, so that others start fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names in the order of help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command; None if there is no such."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list without importing any command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; errors of ours become messages and exit codes."""
+        try:
+            return super().invoke(ctx)
+        except AeoError as error:
+            for line in str(error).splitlines():
+                click.echo(f"Error: {line}", err=True)
+            ctx.exit(2 if isinstance(error, (InputError, Refused)) else 1)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(130)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as a program."""
+        # A name in another script must not end the command on a terminal that cannot show it.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  aeo demo
+  aeo submit job.yaml --wait
+  aeo run -p ./tasks -a oracle -k 2
+  AEO_URL=https://aeo.example.org AEO_TOKEN=... aeo status
+
+\b
+Environment:
+  AEO_URL    the controller's address (default http://127.0.0.1:7380)
+  AEO_TOKEN  its token""",
+)
+@click.version_option(package_name="agent-eval-orchestrator", prog_name="aeo")
+def main() -> None:
+    """Run agent evaluations over a fixed pool of machines and get one job folder back."""

@@ -1,0 +1,215 @@
+"""The controller's HTTP API as functions; answers stay plain JSON, errors become ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from aeo.config import from_environment
+from aeo.core.errors import AeoError, Conflict, InputError, NotFound, Problem, Refused, Unavailable
+from aeo.core.names import check_name
+
+#: One JSON object of the API.
+Body = Mapping[str, Any]
+
+#: Seconds.
+_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+#: Planning may fetch a whole data set before it answers.
+_SUBMIT_TIMEOUT = httpx.Timeout(3600.0, connect=5.0)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A connection to one controller."""
+
+    #: Where it is, as the user named it.
+    url: str
+    http: httpx.Client
+
+    def submit(self, submission: Body) -> Body:
+        """Plan and start an evaluation."""
+        try:
+            return self._call("POST", "/api/evaluations", body=submission, timeout=_SUBMIT_TIMEOUT)
+        except _Cut as error:
+            raise Unavailable(
+                f"{error} The evaluation may have been accepted all the same: see `aeo status`."
+            ) from None
+
+    def evaluations(self, *, offset: int = 0, limit: int = 20, state: str | None = None) -> Body:
+        """A page of evaluations, newest first."""
+        return self._call("GET", "/api/evaluations", query={"offset": offset, "limit": limit, "state": state})
+
+    def evaluation(self, id: str) -> Body:
+        """One evaluation by id or name."""
+        return self._call("GET", _path(id))
+
+    def trials(self, id: str, *, offset: int = 0, limit: int = 100, state: str | None = None) -> Body:
+        """A page of an evaluation's trials."""
+        return self._call("GET", _path(id, "/trials"), query={"offset": offset, "limit": limit, "state": state})
+
+    def cancel(self, id: str) -> Body:
+        """Stop an evaluation."""
+        return self._call("POST", _path(id, "/cancel"))
+
+    def workers(self) -> Body:
+        """Every known worker."""
+        return self._call("GET", "/api/workers")
+
+    def set_weight(self, worker: str, weight: float | None) -> Body:
+        """Set a worker's weight; None returns to the one by capacity."""
+        path = f"/api/workers/{quote(check_name(worker, 'worker id'), safe='')}/weight"
+        return self._call("PUT", path, body={"weight": weight})
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Body | None = None,
+        query: Mapping[str, Any] | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
+    ) -> Body:
+        """Make one request.
+
+        Raises:
+            InputError, Refused, Unavailable: as the controller says, or because it says nothing one can read.
+        """
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            response = self.http.request(
+                method,
+                self.url.rstrip("/") + path,
+                content=content,
+                params={key: value for key, value in (query or {}).items() if value is not None},
+                headers={"Content-Type": "application/json"} if content else {},
+                timeout=timeout,
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unavailable(_nobody(self.url, str(error))) from None
+        except httpx.TimeoutException:
+            raise _Cut(f"The controller at {self.url} did not answer in time.") from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+            raise InputError(f"no usable address: {error}", field="AEO_URL", fix=f"Now: {self.url!r}.") from None
+        except httpx.RequestError as error:
+            raise _Cut(f"The connection to {self.url} was cut ({error or type(error).__name__}).") from None
+        return _read(self.url, response)
+
+
+class _Cut(Unavailable):
+    """The request may have arrived, its answer did not."""
+
+
+def connect(environment: Mapping[str, str] | None = None) -> Client:
+    """Make a client from ``AEO_URL`` and ``AEO_TOKEN``.
+
+    On the controller's own machine the token is also found where the controller keeps it.
+    """
+    environment = os.environ if environment is None else environment
+    config = from_environment(environment)
+    url = environment.get("AEO_URL", "").strip() or config.controller_url
+    own_machine = _hostname(url) in ("127.0.0.1", "localhost", "::1")
+    token = environment.get("AEO_TOKEN", "").strip() or config.auth_token
+    if not token and own_machine:
+        token = _kept_token(config.shared_root / "token")
+    headers = {"Accept": "application/json", "User-Agent": "aeo"}
+    if token:
+        if not (token.isascii() and token.isprintable()):
+            raise InputError("holds characters no token has.", field="AEO_TOKEN")
+        headers["Authorization"] = f"Bearer {token}"
+    # A proxy from the environment cannot reach the loopback of this machine.
+    return Client(url=url, http=httpx.Client(headers=headers, trust_env=not own_machine))
+
+
+def _hostname(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"no usable address: {error}", field="AEO_URL", fix=f"Now: {url!r}.") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError(f"{url!r} is no http:// or https:// address.", field="AEO_URL")
+    return host
+
+
+def _kept_token(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _path(id: str, rest: str = "") -> str:
+    return f"/api/evaluations/{quote(check_name(id, 'evaluation id or name'), safe='')}{rest}"
+
+
+def _nobody(url: str, reason: str) -> str:
+    return (
+        f"No controller answers at {url} ({reason or 'no connection'}). "
+        "Start one with `aeo up` or `aeo controller`, or set AEO_URL to where it runs."
+    )
+
+
+def _read(url: str, response: httpx.Response) -> Body:
+    try:
+        body = response.json() if response.content else {}
+    except (ValueError, RecursionError):
+        body = None
+    if response.is_success and isinstance(body, dict):
+        return body
+    if response.is_success or body is None or not isinstance(body, dict):
+        raise _stranger(url, response)
+    raise _error(url, response.status_code, body)
+
+
+def _stranger(url: str, response: httpx.Response) -> AeoError:
+    kind = clean(response.headers.get("content-type", "").split(";")[0]) or "no content type"
+    message = f"{url} answered {response.status_code} with {kind} instead of the API's JSON."
+    if response.status_code in (401, 403):
+        return Refused(f"{message} Set AEO_TOKEN, or check AEO_URL.")
+    if response.status_code >= 500:
+        return Unavailable(f"{message} The controller, or a proxy before it, is in trouble.")
+    return Unavailable(f"{message} Is AEO_URL the address of a controller?")
+
+
+def _error(url: str, status: int, body: Body) -> AeoError:
+    problems = _problems(body) or (Problem(message=_summary(status, body)),)
+    if status in (401, 403):
+        said = " ".join(map(str, problems))
+        return Refused(f"{said} Set AEO_TOKEN to the controller's token (its file `token` in its shared root).")
+    if status == 404:
+        return NotFound(problems=problems)
+    if status == 409:
+        return Conflict(problems=problems)
+    if 400 <= status < 500:
+        return InputError(problems=problems)
+    return Unavailable(f"The controller at {url} failed ({status}): " + " ".join(map(str, problems)))
+
+
+def _summary(status: int, body: Body) -> str:
+    for key in ("detail", "title", "message"):
+        if isinstance(body.get(key), str) and body[key]:
+            return clean(body[key])
+    return f"The controller answered {status}."
+
+
+def _problems(body: Body) -> tuple[Problem, ...]:
+    given = body.get("problems")
+    if not isinstance(given, list):
+        return ()
+    return tuple(
+        Problem(**{key: clean(item.get(key) or "") for key in ("message", "field", "fix")})
+        for item in given
+        if isinstance(item, dict) and item.get("message")
+    )
+
+
+def clean(value: Any) -> str:
+    """Text from elsewhere, safe for a terminal: what cannot be printed is shown as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))

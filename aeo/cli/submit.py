@@ -1,0 +1,185 @@
+"""``aeo submit`` and ``aeo run``: hand an evaluation to the controller."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from aeo.cli import follow, show, views
+from aeo.cli.client import connect
+from aeo.config import from_environment
+from aeo.core.errors import InputError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def concurrency(text: str) -> int | str:
+    """Read a whole number of at least 1, or ``all``."""
+    if text == "all":
+        return text
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise click.BadParameter(f"{text!r} is neither a whole number of at least 1 nor 'all'.")
+    return int(text)
+
+
+#: The header's keys which say where and how an evaluation runs, not what is measured.
+_PLACING = (
+    click.option("--workers", metavar="ID,ID", help="Use only these workers (default: all that fit)."),
+    click.option(
+        "--per-worker-concurrency",
+        type=concurrency,
+        metavar="N|all",
+        help="Slots of each worker this evaluation may use (default 1).",
+    ),
+    click.option("--priority", type=int, help="Higher runs first (default 0)."),
+    click.option(
+        "--max-requeues",
+        type=click.IntRange(0),
+        help="Runs repeated for each trial lost to infrastructure (default 2).",
+    ),
+)
+
+
+def _placing(command: _F) -> _F:
+    return reduce(lambda inner, option: option(inner), reversed(_PLACING), command)
+
+
+@click.command(
+    epilog="""\b
+Exit codes: 0 submitted (with --wait: succeeded), 1 failed or no controller, 2 wrong input,
+3 cancelled, 130 interrupted (it runs on).
+
+\b
+Examples:
+  aeo submit job.yaml
+  aeo submit job.yaml --wait --per-worker-concurrency all
+  aeo submit job.yaml --workers gpu-1,gpu-2 --name nightly --json
+  generate-config | aeo submit -"""
+)
+@click.argument("file", metavar="FILE")
+@click.option("--executor", help="Which executor the file is for (default: its key `executor`, else harbor).")
+@click.option("--name", help="Name of the evaluation and its job folder.")
+@click.option("--agent-timeout-multiplier", type=float, help="Factor on the agents' time-outs.")
+@_placing
+@click.option("--wait/--no-wait", default=False, help="Follow it to its end.")
+@follow.as_json
+def submit(file: str, wait: bool, as_json: bool, workers: str | None, **options: Any) -> None:
+    """Submit the evaluation in FILE (`-` is standard input).
+
+    FILE is a job configuration exactly as `harbor run -c` takes it, or the same beside our own keys: executor, name,
+    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues. Relative paths in it start from
+    the current folder.
+    """
+    submission = {
+        "text": _read(file),
+        "file_name": "<stdin>" if file == "-" else file,
+        "working_dir": _working_dir(),
+        "options": _options(workers, options),
+    }
+    _send(submission, wait=wait, as_json=as_json)
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+    epilog="""\b
+Exit codes: 0 succeeded, 1 failed or no controller, 2 wrong input, 3 cancelled,
+130 interrupted (it runs on).
+
+\b
+Examples:
+  aeo run -p ./tasks -a oracle
+  aeo run -d terminal-bench@2.0 -a terminus-2 -m openai/gpt-5 -k 4 --per-worker-concurrency all
+  aeo run -c job.yaml --no-wait --json""",
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS OF HARBOR RUN]...")
+@_placing
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Follow it to its end.")
+@follow.as_json
+def run(args: tuple[str, ...], wait: bool, as_json: bool, workers: str | None, **options: Any) -> None:
+    """Run what `harbor run` would run, over the workers.
+
+    Takes the flags of `harbor run`; Harbor itself resolves them, so they mean exactly what they mean there.
+    """
+    # Here, since only this command needs it.
+    from aeo.cli import drop_in
+
+    if "-h" in args:
+        ctx = click.get_current_context()
+        click.echo(ctx.get_help())
+        ctx.exit()
+    if drop_in.answered(args):
+        answer = drop_in.ask(args)
+        click.echo(answer.out, nl=False)
+        click.echo(answer.err, nl=False, err=True)
+        click.get_current_context().exit(2 if answer.code else 0)
+    config, remarks = drop_in.resolve(args)
+    if remarks:
+        click.echo(remarks, err=True)
+    show.warnings(drop_in.notes(args))
+    submission = {
+        "config": config,
+        "working_dir": _working_dir(),
+        "options": {"executor": "harbor", **_options(workers, options)},
+    }
+    _send(submission, wait=wait, as_json=as_json)
+
+
+def _send(submission: Mapping[str, Any], *, wait: bool, as_json: bool) -> None:
+    client = connect()
+    with show.busy("Planning the evaluation…"):
+        body = client.submit(submission)
+    view = views.accepted(body)
+    if as_json and not wait:
+        show.as_json(body)
+        return
+    show.warnings(view.warnings)
+    # With --json standard output is for the result alone, but who interrupts needs the id.
+    click.echo(f"Submitted {view.name} (id {view.id}): {view.total} trials.", err=as_json)
+    if wait:
+        follow.wait(client, view, as_json=as_json)
+    click.echo(f"Watch it: aeo watch {view.id}")
+
+
+def _options(workers: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Header keys given as options."""
+    given = {key: value for key, value in options.items() if value is not None}
+    if workers is not None:
+        given["workers"] = [part.strip() for part in workers.split(",") if part.strip()]
+    return given
+
+
+def _working_dir() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise InputError("The current folder does not exist any more.", fix="Change to one that does.") from None
+
+
+def _read(file: str) -> str:
+    """Read the file's text.
+
+    Raises:
+        InputError: it cannot be read, is too large or no text.
+    """
+    limit = from_environment().max_body
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(limit + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(limit + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot be read: {reason}.", field=file) from None
+    if len(data) > limit:
+        raise InputError(f"is larger than {limit} bytes.", field=file, fix="Is it the right file?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError("is no UTF-8 text.", field=f"{file}:{line}") from None
