@@ -1,0 +1,14 @@
+"""The JSON API, one blueprint per noun. Views parse, call the engine, and encode; they decide nothing."""
+
+from __future__ import annotations
+
+from apiflask import APIFlask
+
+from webapp.api import dashboard, document, evaluations, health, workers
+
+
+def register(app: APIFlask) -> None:
+    """Add the API's routes and complete the OpenAPI document."""
+    for module in (health, workers, dashboard, evaluations):
+        app.register_blueprint(module.bp, url_prefix="/api")
+    document.register(app)

@@ -1,0 +1,166 @@
+"""What goes in and out of the API, for validation and for the OpenAPI document.
+
+Answers are described by the model's own dataclasses, so the document cannot tell other than what `codec.encode` gives.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from aeo.store.evaluations import EvaluationStatus
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
+
+from aeo.core.model import EvaluationState, Outcome, TrialState
+from aeo.progress import EvaluationDetail, TrialView
+from aeo.workers import WorkerView
+
+#: Most rows of one page.
+LIMIT = 1000
+
+Text = Annotated[str, Field(max_length=4096)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class In(BaseModel):
+    """A body: unknown keys and values of another type are errors, not guesses."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SubmissionIn(In):
+    text: str = Field("", description="The file as it is, YAML or JSON.")
+    config: dict[str, Any] | None = Field(None, description="The same, parsed; instead of `text`.")
+    file_name: Text = Field("", description="As the user named it; for messages.")
+    working_dir: Text = Field("", description="Absolute folder on the controller that relative paths start from.")
+    options: dict[str, Any] = Field({}, description="Header keys that win over the file's.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SubmissionIn:
+        if self.text and self.config is not None:
+            raise ValueError("Give 'text' or 'config', not both.")
+        return self
+
+
+class CapacityIn(In):
+    slots: int = Field(ge=1, le=10_000)
+    cpus: float = Field(gt=0, le=1_000_000)
+    memory_mb: int = Field(ge=0)
+
+
+class WorkerIn(In):
+    id: Name
+    display_name: str = Field(max_length=200)
+    host: str = Field(max_length=255)
+    capacity: CapacityIn
+    boot: Name = Field(description="Made anew at each start.")
+    instance: Name = Field(description="Kept by the worker: tells a restart from a stranger with the same id.")
+    executors: dict[str, str] = Field({}, description="Executor name to version.")
+    version: str = Field("", max_length=100)
+
+
+class WeightIn(In):
+    weight: float | None = Field(ge=0, le=1_000_000, allow_inf_nan=False, description="null: back to the capacity.")
+
+
+class Page(BaseModel):
+    """A part of a list. A parameter given empty counts as not given, as HTML forms send them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offset: int = Field(0, ge=0, le=10**9)
+    limit: int = Field(100, ge=1, le=LIMIT)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: dict[str, str]) -> dict[str, str]:
+        return {key: value for key, value in values.items() if value != ""}
+
+
+class EvaluationsQuery(Page):
+    state: EvaluationState | None = None
+
+
+class TrialsQuery(Page):
+    outcome: Outcome | None = None
+    task: str | None = None
+    worker: str | None = None
+    state: TrialState | None = None
+
+
+class HealthOut(BaseModel):
+    status: str
+    redis: bool
+    version: str
+
+
+class WorkersOut(BaseModel):
+    workers: list[WorkerView]
+
+
+class WorkerOut(BaseModel):
+    worker: WorkerView
+
+
+class AddressesOut(BaseModel):
+    broker_url: str
+    transfer_url: str
+    transfer_password: str
+    lease_seconds: float
+    grace_seconds: float
+
+
+class EvaluationOut(BaseModel):
+    evaluation: EvaluationStatus
+
+
+class SubmittedOut(BaseModel):
+    evaluation: EvaluationStatus
+    warnings: list[str]
+
+
+class EvaluationsOut(BaseModel):
+    evaluations: list[EvaluationStatus]
+    total: int
+
+
+class TrialsOut(BaseModel):
+    trials: list[TrialView]
+    total: int
+
+
+class DetailOut(RootModel[EvaluationDetail]):
+    pass
+
+
+class TrialOut(RootModel[TrialView]):
+    pass
+
+
+class SlotsOut(BaseModel):
+    busy: int
+    total: int
+
+
+class DashboardOut(BaseModel):
+    evaluations: list[EvaluationStatus] = Field(description="Not ended, newest first.")
+    recent: list[EvaluationStatus] = Field(description="Ended last.")
+    slots: SlotsOut = Field(description="Of the workers that are not lost.")
+    queued_batches: int = Field(description="Waiting in the workers' queues.")
+    pending_trials: int
+    workers: dict[str, int] = Field(description="How many workers are in each state.")
+
+
+class ProblemItem(BaseModel):
+    message: str
+    field: str = ""
+    fix: str = ""
+
+
+class ProblemOut(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    problems: list[ProblemItem] = Field(description="What is wrong, where, and what to do.")

@@ -1,0 +1,158 @@
+"""What every answer and every log line must obey: headers, body size, cookies, no token in a log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from flask import Flask, Request, Response, abort, request
+from flask.sessions import SecureCookieSessionInterface
+
+from aeo.core.errors import InputError
+from webapp.site import KEY
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # "no-referrer" would make browsers send "Origin: null" with our own forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+#: Static files have their version in the name, so they never change.
+STATIC_SECONDS = 365 * 24 * 3600
+SESSION_DAYS = 30
+
+_TOKEN_IN_QUERY = re.compile(r"(?i)([?&](?:token|csrf_token)=)[^&\s\"']*")
+
+
+def register(app: Flask) -> None:
+    """Set limits, cookies and headers."""
+    site = app.extensions[KEY]
+    app.request_class = _StrictRequest
+    app.session_interface = _Sessions()
+    app.secret_key = web_secret(site.shared.root / "web-secret")
+    app.config.update(
+        MAX_CONTENT_LENGTH=site.config.max_body,
+        # Two controllers on one host share their cookies, as ports do not part them.
+        SESSION_COOKIE_NAME=f"aeo_session_{site.config.port}",
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Lax",
+        SESSION_REFRESH_EACH_REQUEST=False,
+        PERMANENT_SESSION_LIFETIME=timedelta(days=SESSION_DAYS),
+        SEND_FILE_MAX_AGE_DEFAULT=STATIC_SECONDS,
+    )
+    # A redirect that tidies the path would carry the query, and a token in it, into Location.
+    app.url_map.merge_slashes = False
+    app.before_request(_refuse_large_body)
+    app.after_request(_add_headers)
+
+
+def web_secret(path: Path) -> bytes:
+    """Return the key that signs sessions; made once (0600), so that sessions outlive a restart.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    if not path.exists():
+        made, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        with os.fdopen(made, "wb") as file:
+            file.write(secrets.token_bytes(32))
+        # Never over a key that another process made meanwhile.
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+        Path(name).unlink()
+    key = path.read_bytes()
+    if len(key) < 32:
+        raise InputError("is cut off.", field=str(path), fix="Delete it; everyone will have to sign in again.")
+    return key
+
+
+class HideTokens(logging.Filter):
+    """Takes the API token, and any token of an address, out of a log record."""
+
+    def __init__(self, token: str = ""):
+        super().__init__()
+        self._token = token
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        shown = record.getMessage()
+        clean = self._clean(shown)
+        if clean != shown:
+            record.msg, record.args = clean, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = self._clean(record.exc_text)
+        return True
+
+    def _clean(self, text: str) -> str:
+        if self._token:
+            text = text.replace(self._token, "[hidden]")
+        return _TOKEN_IN_QUERY.sub(r"\1[hidden]", text)
+
+
+class _Sessions(SecureCookieSessionInterface):
+    def get_cookie_secure(self, app: Flask) -> bool:  # noqa: ARG002 (the base has it so)
+        """Whether the request came by https, so that plain http on a laptop still signs in."""
+        return request.is_secure
+
+
+class _StrictJson:
+    """JSON as the standard has it: no NaN, no lone surrogates, no nesting that ends the interpreter."""
+
+    @staticmethod
+    def loads(text: str | bytes, **options: Any) -> Any:
+        def refuse(constant: str) -> Any:
+            raise ValueError(f"{constant} is not JSON")
+
+        try:
+            value = json.loads(text, parse_constant=refuse, **options)
+            json.dumps(value, ensure_ascii=False).encode()
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        except UnicodeEncodeError:
+            raise ValueError("it has half of a surrogate pair") from None
+        return value
+
+
+class _StrictRequest(Request):
+    json_module = _StrictJson
+
+    def on_json_loading_failure(self, e: ValueError | None) -> Any:
+        """Turn it into our own error, which says what is wrong with the text.
+
+        Raises:
+            InputError: always.
+        """
+        reason = "it is empty" if not self.content_length and not self.get_data() else e
+        raise InputError(f"The body is not JSON: {reason}.", field="body", fix="Send one JSON object.") from None
+
+
+def _refuse_large_body() -> None:
+    limit = request.max_content_length
+    if limit is not None and (request.content_length or 0) > limit:
+        abort(413)
+
+
+def _add_headers(response: Response) -> Response:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    if request.endpoint != "static":
+        response.headers["Cache-Control"] = "no-store"
+    elif response.status_code in (200, 304):
+        response.headers["Cache-Control"] = f"public, max-age={STATIC_SECONDS}, immutable"
+    return response
