@@ -1,1 +1,24 @@
-"""Agent Eval Orchestrator."""
+"""Agent Eval Orchestrator. The modules in reading order:
+
+========================================  =======================================================================
+core                                      words, errors, allotment, estimates; pure
+config, layout, codec                     settings, paths, the model as JSON
+store                                     what Redis holds: who does what now
+transfer                                  moving folders
+executors                                 the plug-ins: harbor, command, sleep
+site, records, contents                   what one machine works with; evaluations on disk; tasks by content
+submission, evaluations, progress         ask for an evaluation, cancel it, look at it
+celery, dispatch, tasks                   messages
+batches, leases, outbox                   the worker's side: claim, run, push
+results, jobs, recovery, control          the controller's side: commit, merge, repair
+workers, registration                     what a worker says of itself
+embedded, processes, cli                  the programs
+========================================  =======================================================================
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("agent-eval-orchestrator")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0"
