@@ -28,7 +28,7 @@ def encode(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
+        return {str(encode(key)): encode(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [encode(item) for item in value]
     return value
@@ -80,7 +80,8 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin is tuple:
         return tuple(_decode(get_args(kind)[0], item) for item in value)
     if origin is not None and issubclass(origin, Mapping):
-        return {key: _decode(get_args(kind)[1], item) for key, item in value.items()}
+        of_key, of_item = get_args(kind)
+        return {_decode(of_key, key): _decode(of_item, item) for key, item in value.items()}
     if kind is datetime:
         return datetime.fromisoformat(value)
     if isinstance(kind, type) and is_dataclass(kind):
