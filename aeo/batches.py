@@ -6,12 +6,14 @@ import logging
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from aeo import contents, executors, outbox, records
-from aeo.core.errors import ExecutorFailed
+from aeo.core.errors import ExecutorFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, PlannedTrial
 from aeo.executors import Executor, Session, TrialContext
 from aeo.layout import run_name
@@ -119,13 +121,19 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
     )
     started_at, failure = datetime.now(timezone.utc), ""
     try:
-        work.session.run(trial, context, lambda phase: trials.set_phase(work.site.db, claim, phase))
+        work.session.run(trial, context, partial(_note_phase, work, claim))
     except ExecutorFailed as error:
         failure = str(error)
     stopped = hold.trial_over()
     if _settle(work, claim, trial, context, stopped, failure):
         folder = outbox.put(work.site, claim, run_dir, started_at, datetime.now(timezone.utc))
         outbox.send_until_done(work.site, folder, work.site.stopping)
+
+
+def _note_phase(work: Work, claim: Claim, phase: str) -> None:
+    # For people only: a store that is away must not fail the trial.
+    with suppress(Unavailable):
+        trials.set_phase(work.site.db, claim, phase)
 
 
 #: What a trial that has no result of its own is recorded as, by why it was stopped.

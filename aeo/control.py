@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from aeo import jobs, recovery, results
+from aeo import codec, jobs, recovery, results
 from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
 from aeo.site import Site
@@ -50,7 +50,7 @@ def _loop(one: Callable[[], None], stop: threading.Event) -> None:
             stop.wait(AFTER_FAILURE)
 
 
-def _attempt(one: Callable[[], None]) -> bool:
+def _attempt(one: Callable[[], object]) -> bool:
     """Whether it worked; a loop outlives every failure, since it is what repairs."""
     try:
         one()
@@ -69,8 +69,8 @@ def _commit_next(site: Site) -> None:
         return
     try:
         results.commit(site, arrival)
-    except OSError:
-        # Disk full or read-only: it stays first in line, nothing is lost.
+    except (OSError, Unavailable):
+        # Disk full or read-only, or the store away: it stays first in line, nothing is lost.
         inbox.restore(site.db)
         raise
     inbox.done(site.db, arrival)
@@ -120,7 +120,8 @@ def flush_events(site: Site) -> int:
     taken = events.take(site.db, EVENTS_AT_ONCE)
     lines: dict[str, list[str]] = {}
     for _, event in taken:
-        lines.setdefault(event.evaluation, []).append(event.line())
+        line = {"at": event.at, "kind": event.kind, **event.fields}
+        lines.setdefault(event.evaluation, []).append(codec.dumps(line) + "\n")
     for evaluation, texts in lines.items():
         folder = site.shared.evaluation(evaluation)
         if folder.is_dir():

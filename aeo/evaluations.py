@@ -19,7 +19,7 @@ from aeo.executors import Executor
 from aeo.layout import inside
 from aeo.site import Site
 from aeo.store import evaluations as store
-from aeo.store import events, history, trials, workers
+from aeo.store import history, trials, workers
 from aeo.store.evaluations import EvaluationStatus
 from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
@@ -216,8 +216,7 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
         batches = batches_of(id, shares)
         undo.callback(_forget, site, id)
         store.save(site.db, evaluation, batches, shares.unfit)
-        events.emit(site.db, id, "submitted", name=name, trials=len(evaluation.plan.trials))
-        dispatch.send(site, id, list(batches))
+        dispatch.send(site, id, list(batches), priority=evaluation.spec.priority)
         undo.pop_all()
 
 

@@ -84,7 +84,7 @@ def refresh(site: Site, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow,
         executor = executors.load(record.evaluation.spec.executor)
         now = progress(site, status, known)
         # Trials cancelled before they ran have no folder, and so no place in the job.
-        shown = replace(now, rows=tuple(row for row in now.rows if row.summary.started_at is not None))
+        shown = replace(now, rows=tuple(row for row in now.rows if row.attempt))
         executor.refresh_job(record.whole(), Path(record.evaluation.job_dir), shown)
         return now.rows
 

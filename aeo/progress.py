@@ -11,6 +11,7 @@ from aeo.core import estimate
 from aeo.core.errors import NotFound
 from aeo.core.model import Outcome, PlannedTrial, Spec, TrialRow, TrialState
 from aeo.site import Site
+from aeo.store import connection
 from aeo.store import evaluations as store
 from aeo.store import trials as trial_store
 from aeo.store.evaluations import EvaluationStatus
@@ -142,7 +143,7 @@ def _eta(
     if status.state.final or not (status.pending or running):
         return None
     waiting = sum(item.left_seconds for item in store.batches(site.db, status.id))
-    now = trial_store.now(site.db)
+    now = connection.now(site.db)
     left = [
         max(0.0, planned[run.claim.trial].estimated_seconds - (now - run.started_at).total_seconds())
         for run in running

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aeo import dispatch, evaluations, jobs, records, results
 from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Batch, Claim, Evaluation, EvaluationState, WorkerState
+from aeo.core.model import Claim, Evaluation, EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import events, inbox, trials, workers
-from aeo.store.evaluations import BatchState, BatchStatus, EvaluationStatus
+from aeo.store.evaluations import BatchStatus, EvaluationStatus
 from aeo.store.trials import Requeued
 from aeo.store.workers import WorkerStatus
 from aeo.transfer import manifest as manifests
@@ -176,19 +176,20 @@ def _keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus]) ->
 def _alive(batch: BatchStatus, pool: Mapping[str, WorkerStatus]) -> bool:
     worker = pool.get(batch.batch.worker)
     online = worker is not None and worker.state is WorkerState.ONLINE
-    return online and batch.state is not BatchState.ENDED
+    return online and batch.state != "ended"
 
 
 def send_more(site: Site, evaluation: Evaluation, record: Record, pool: Iterable[WorkerStatus]) -> None:
-    """Send batches without a share of their own, to workers that may take what waits.
+    """Share out what waits anew, over the workers that may take it now.
 
     Raises:
         InputError: no worker can.
     """
-    waiting = [record.trials[name] for name in trials.pending(site.db, evaluation.id)]
+    states = trials.states(site.db, evaluation.id)
+    waiting = [trial for trial in record.trials.values() if states.get(trial.name) is TrialState.PENDING]
     fit = evaluations.usable(list(pool), evaluation.spec, evaluation.plan)
     shares = evaluations.share_out(waiting, fit, evaluation.spec)
-    batches: dict[Batch, Sequence[str]] = dict.fromkeys(evaluations.batches_of(evaluation.id, shares), ())
+    batches = evaluations.batches_of(evaluation.id, shares)
     store.add_batches(site.db, evaluation.id, batches, shares.unfit)
-    dispatch.send(site, evaluation.id, list(batches))
+    dispatch.send(site, evaluation.id, list(batches), priority=evaluation.spec.priority)
     events.emit(site.db, evaluation.id, "redispatched", batches=len(batches), waiting=len(waiting))

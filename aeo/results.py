@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aeo import executors, records
 from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Outcome, PlannedTrial, TrialRow
+from aeo.core.model import Outcome, PlannedTrial, TrialRow, TrialState
 from aeo.executors import TrialContext
 from aeo.layout import inside, manifest_of
 from aeo.records import Record
@@ -82,7 +82,7 @@ def _row(record: Record, trial: PlannedTrial, folder: Path, manifest: Manifest) 
 
 
 def _is_committed(site: Site, arrival: Arrival, place: Path) -> bool:
-    return place.exists() or trials.row(site.db, arrival.evaluation, arrival.trial) is not None
+    return place.exists() or trials.state(site.db, arrival.evaluation, arrival.trial) is TrialState.DONE
 
 
 def _finish_interrupted(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, place: Path) -> bool:
