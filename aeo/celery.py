@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import platform
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from celery import Celery
 from celery.backends.redis import RedisBackend
+from celery.worker import state
 
 #: Message names; senders know only these, never the functions behind them.
 RUN_BATCH = "aeo.run_batch"
@@ -54,6 +60,56 @@ def make_app(broker_url: str, *, worker: str = "") -> Celery:
 def sender(broker_url: str) -> Celery:
     """The app with which this process sends: one connection pool for each broker."""
     return make_app(broker_url)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """What a consuming process does when it is told to stop. Both run in a signal handler."""
+
+    #: At the first SIGTERM or SIGINT: no further message is taken, the running ones go on.
+    warm: Callable[[], None]
+    #: At each further one: should make the running ones end.
+    cold: Callable[[], None]
+    #: Set when the first signal came before Celery was there to receive it.
+    told: threading.Event
+
+
+def consume(app: Celery, *, name: str, queue: str, slots: int, stop: Stop) -> int:
+    """Run a queue's messages in threads of this process until it is told to stop; returns the exit code."""
+    worker = app.Worker(
+        hostname=f"{name}@{platform.node()}",
+        queues=[queue],
+        concurrency=slots,
+        task_events=True,
+        loglevel=logging.INFO,
+        quiet=True,
+        # They would let one worker learn of, and wait for, all the others.
+        without_mingle=True,
+        without_gossip=True,
+    )
+    # Celery's own handlers would make Ctrl-C drop what runs.
+    worker.install_platform_tweaks = lambda _: _on_signals(stop)
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+def messages_running() -> int:
+    """How many messages this process works on."""
+    return len(state.active_requests)
+
+
+def _on_signals(stop: Stop) -> None:
+    def handle(*_: object) -> None:
+        if state.should_stop is None:
+            stop.warm()
+            state.should_stop = 0
+        else:
+            stop.cold()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    if stop.told.is_set():
+        handle()
 
 
 def _transport(worker: str) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def register(config: Config, info: WorkerInfo) -> Addresses:
     url = f"{config.controller_url.rstrip('/')}/api/workers"
     headers = {"Authorization": f"Bearer {config.auth_token}"}
     try:
-        response = httpx.post(url, json=codec.encode(info), headers=headers, timeout=15, follow_redirects=False)
+        # A proxy from the environment cannot reach the loopback of this machine.
+        local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+        response = httpx.post(url, json=codec.encode(info), headers=headers, timeout=15, trust_env=not local)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise InputError(f"{config.controller_url!r} is no address: {error}.", field="--controller-url") from None
     except httpx.HTTPError as error:

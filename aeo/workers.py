@@ -14,7 +14,7 @@ import psutil
 
 from aeo import __version__, dispatch, executors
 from aeo.config import Config
-from aeo.core.errors import AeoError, NotFound
+from aeo.core.errors import AeoError, Conflict
 from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
 from aeo.layout import Local
 from aeo.site import Site
@@ -55,9 +55,9 @@ class WorkerView:
 
 def views(site: Site) -> list[WorkerView]:
     """Every known worker, by id."""
-    found = sorted(store.all(site.db), key=lambda status: status.info.id)
-    names = {status.info.id: dispatch.lists_of(dispatch.queue_of(status.info.id)) for status in found}
-    lengths = health.queue_lengths(site.db, [name for lists in names.values() for name in lists])
+    found = store.all(site.db)
+    queues = {status.info.id: dispatch.queue_of(status.info.id) for status in found}
+    lengths = health.queue_lengths(site.db, queues.values())
     return [
         WorkerView(
             info=status.info,
@@ -68,7 +68,7 @@ def views(site: Site) -> list[WorkerView]:
             weight=float(status.info.capacity.slots) if status.weight_override is None else status.weight_override,
             weight_override=status.weight_override,
             busy=status.busy,
-            queued=sum(lengths.get(name, 0) for name in names[status.info.id]),
+            queued=lengths[queues[status.info.id]],
         )
         for status in found
     ]
@@ -148,13 +148,17 @@ class Pulse:
     """The thread that sends heartbeats: on a connection of its own, so that it beats whatever Celery waits for."""
 
     def __init__(
-        self, config: Config, look: Callable[[], Heartbeat], *, register: Callable[[], object] = lambda: None
+        self,
+        config: Config,
+        *,
+        look: Callable[[], Heartbeat],
+        heed: Callable[[WorkerState], None],
+        register: Callable[[], object],
     ):
-        self._config, self._look, self._register = config, look, register
+        """``heed`` is told the state the controller wants; ``register`` is called when it does not know the worker."""
+        self._config, self._look, self._heed, self._register = config, look, heed, register
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        #: What the controller wants of this worker, as the last heartbeat was answered.
-        self.wanted = WorkerState.ONLINE
 
     def start(self) -> None:
         """Begin to beat."""
@@ -172,20 +176,23 @@ class Pulse:
             pause = self._config.poll_interval
             try:
                 db = db or connect(self._config.broker_url)
-                self.wanted = store.beat(
-                    db, self._config.worker_id, self._look(), ttl_seconds=self._config.grace_seconds
-                )
-            except NotFound:
-                log.warning("the controller does not know this worker any more; registering again")
-                self._again()
+                self._beat(db)
             except Exception as error:  # whatever it is, a worker without a pulse is a lost worker
                 log.warning("heartbeat failed: %s", error)
                 pause = min(RETRY_SECONDS, pause)
         if db is not None:
             db.close()
 
-    def _again(self) -> None:
-        try:
-            self._register()
-        except AeoError as error:
-            log.warning("registration failed: %s", error)
+    def _beat(self, db: Db) -> None:
+        config = self._config
+        wanted = store.beat(db, config.worker_id, self._look(), ttl_seconds=config.grace_seconds)
+        if wanted is WorkerState.LOST:
+            log.warning("the controller does not know this worker any more; registering again")
+            try:
+                self._register()
+            except Conflict as error:
+                # Another has the id now: this one must not take trials in its name.
+                log.warning("%s", error)
+                self._heed(wanted)
+        else:
+            self._heed(wanted)

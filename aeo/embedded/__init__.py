@@ -1,0 +1,1 @@
+"""All in one machine: the embedded server, the controller and local workers."""

@@ -1,0 +1,122 @@
+"""A controller, and workers beside it, as child processes of this one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+
+from aeo import lock
+from aeo.config import Config
+from aeo.core.errors import Unavailable
+from aeo.core.names import check_name
+from aeo.embedded import server
+from aeo.embedded.children import Crew, Part
+from aeo.layout import Shared
+
+#: Seconds the web process gets to answer after its start.
+READY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controller:
+    """A running one. Its configuration is complete: token and broker are known."""
+
+    config: Config
+    shared: Shared
+    crew: Crew
+    #: Where a browser or a worker on this machine reaches it.
+    url: str
+    #: Folder of the children's output; None: ours.
+    logs: Path | None = None
+
+    def add_worker(self, id: str, slots: int) -> None:
+        """Start a worker on this machine; it registers by itself."""
+        config = replace(
+            self.config,
+            controller_url=self.url,
+            worker_id=check_name(id, "worker id", field="--worker"),
+            display_name="",
+            host=platform.node(),
+            local_root=self.shared.worker(id),
+            slots=slots,
+            # What the controller answers is right for a worker beside it.
+            transfer_url="",
+            transfer_password="",
+        )
+        self.crew.start(
+            Part(name=f"worker {id}", role="worker", config=config, patience=None, output=self.output(f"worker.{id}"))
+        )
+
+    def output(self, name: str) -> Path | None:
+        """Where a child's output goes."""
+        return None if self.logs is None else self.logs / f"{name}.log"
+
+
+@contextmanager
+def controller(config: Config, *, logs: Path | None = None) -> Iterator[Controller]:
+    """Run a controller until the context is left: server if none is configured, web process, control process.
+
+    Raises:
+        Conflict: one runs on the same shared root.
+        InputError: the configuration cannot work; a child has said why.
+        Unavailable: something could not be started.
+    """
+    root = config.shared_root.resolve()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    config = replace(config, shared_root=root, jobs_dir=(config.jobs_dir or root / "jobs").resolve())
+    shared = Shared(root, config.jobs_dir or root / "jobs")
+    with lock.hold(shared.lock, "controller", field="--shared-root"), _served(config, shared) as config:
+        config = replace(config, auth_token=config.auth_token or _token(shared.token))
+        with Crew() as crew:
+            made = Controller(config=config, shared=shared, crew=crew, url=_url(config), logs=logs)
+            for role in ("control", "web"):
+                crew.start(Part(name=role, role=role, config=config, output=made.output(role)))
+            _await_answer(made)
+            yield made
+
+
+@contextmanager
+def _served(config: Config, shared: Shared) -> Iterator[Config]:
+    if config.broker_url:
+        yield config
+        return
+    # Attached or not, it is stopped with us: who holds the root's lock is the only one that uses it.
+    running = server.start(shared.redis)
+    try:
+        yield replace(config, broker_url=running.url)
+    finally:
+        server.stop(running)
+
+
+def _token(path: Path) -> str:
+    """The token kept here, made at the first start."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()
+
+
+def _url(config: Config) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(config.host, config.host)  # noqa: S104
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+
+
+def _await_answer(made: Controller) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while time.monotonic() < deadline:
+            made.crew.check()
+            with suppress(httpx.HTTPError):
+                if client.get(f"{made.url}/api/health").is_success:
+                    return
+            made.crew.failed.wait(0.1)
+    raise Unavailable(f"The web process does not answer at {made.url}.")

@@ -1,0 +1,280 @@
+"""The long-running processes, each one call: `worker`, `control`, `web`.
+
+``python -m aeo.processes ROLE`` is how a parent starts one: configured by ``AEO_*`` alone, and stopped as by SIGTERM
+when its standard input closes, since its parent is gone then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+from aeo import executors, lock, outbox, registration, tasks, workers
+from aeo import control as control_loops
+from aeo.celery import Stop, consume, make_app, messages_running
+from aeo.config import Config, from_environment
+from aeo.core.errors import AeoError, InputError, Refused, TransferFailed, Unavailable
+from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
+from aeo.core.names import check_name
+from aeo.dispatch import CONTROL, queue_of
+from aeo.layout import Local, Shared
+from aeo.site import WorkerSite, open_site
+from aeo.store.connection import connect
+from aeo.transfer import move, remote
+from aeo.transfer.remote import Remote
+from webapp.server import serve
+
+log = logging.getLogger(__name__)
+
+#: Messages the control process handles at once: a long merge must not hold up the others.
+CONTROL_SLOTS = 2
+
+
+def worker(config: Config) -> int:
+    """Run a worker until SIGTERM: then the running trials are finished; at a second one they are given back.
+
+    Raises:
+        Conflict: its local root or its id is in use.
+        Refused: the controller refuses the token.
+        InputError: an address cannot be used.
+    """
+    local = Local(config.local_root.resolve())
+    check_name(config.worker_id, "worker id", field="--worker-id")
+    local.batches.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with lock.hold(local.identity, "worker", field="--local-root") as identity, _told_to_stop() as told:
+        _sweep(local)
+        info = workers.info(config, boot=secrets.token_hex(8), instance=_instance(identity))
+        try:
+            config = _introduce(config, info, told)
+            place = _reach(config, told)
+        except Unavailable:
+            if told.is_set():
+                return 0
+            raise
+        return _work(config, local, place, info, told)
+
+
+def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: threading.Event) -> int:
+    stay = Stay(local=local)
+    site = WorkerSite(
+        config=config, local=local, db=connect(config.broker_url), remote=place, draining=stay.reason, stopping=stay.now
+    )
+    pulse = workers.Pulse(
+        config,
+        look=lambda: stay.look(info.boot),
+        heed=stay.heed,
+        register=lambda: registration.register(config, info),
+    )
+    keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
+    tasks.bind(site)
+    pulse.start()
+    keeper.start()
+    try:
+        return consume(
+            make_app(config.broker_url, worker=config.worker_id),
+            name=config.worker_id,
+            queue=queue_of(config.worker_id),
+            slots=config.slots,
+            stop=Stop(warm=stay.leave, cold=stay.now.set, told=told),
+        )
+    finally:
+        stay.over.set()
+        keeper.join()
+        pulse.stop()
+        _sweep(local)
+        site.db.close()
+
+
+@dataclass(kw_only=True)
+class Stay:
+    """Whether a worker takes more trials, and why not."""
+
+    local: Local
+    #: Set when running trials must be given back now.
+    now: threading.Event = field(default_factory=threading.Event)
+    #: Set when the last batch has returned.
+    over: threading.Event = field(default_factory=threading.Event)
+    leaving: bool = False
+    wanted: WorkerState = WorkerState.ONLINE
+
+    def leave(self) -> None:
+        """Take no more."""
+        self.leaving = True
+        log.warning("stopping: the running trials are finished first; a second signal gives them back")
+
+    def heed(self, wanted: WorkerState) -> None:
+        """The controller's wish, as each heartbeat brings it."""
+        self.wanted = wanted
+
+    def reason(self) -> str:
+        """Why no further trial may be claimed; "" when it may."""
+        if self.leaving:
+            return "stopping"
+        if self.wanted is WorkerState.LOST:
+            return "another worker has this id"
+        if self.wanted in (WorkerState.PAUSED, WorkerState.DRAINING):
+            return self.wanted.value
+        return workers.low_disk(self.local.root)
+
+    def look(self, boot: str) -> Heartbeat:
+        """The heartbeat of now."""
+        return workers.heartbeat(self.local, boot=boot, busy=messages_running(), draining=self.reason())
+
+
+def _instance(identity: IO[str]) -> str:
+    """The id that lives in a worker's local root, made at its first start."""
+    text = identity.read()
+    if not text:
+        text = json.dumps({"instance": secrets.token_hex(8)})
+        identity.write(text)
+        identity.flush()
+    try:
+        return check_name(str(json.loads(text)["instance"]), "instance id")
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{identity.name} is damaged.", field="--local-root", fix="Delete that file.") from None
+
+
+def _sweep(local: Local) -> None:
+    for name in executors.installed():
+        try:
+            executors.load(name).sweep(local.batches)
+        except Exception:  # a plug-in's fault must not keep the worker from working with the others
+            log.exception("executor %s could not sweep %s", name, local.batches)
+
+
+def _introduce(config: Config, info: WorkerInfo, told: threading.Event) -> Config:
+    """Register, and take from the answer what was not given by hand."""
+    found = registration.register_patiently(config, info, told)
+    return replace(
+        config,
+        broker_url=config.broker_url or found.broker_url,
+        transfer_url=config.transfer_url or found.transfer_url,
+        transfer_password=config.transfer_password or found.transfer_password,
+        # These are one agreement between all.
+        lease_seconds=found.lease_seconds,
+        grace_seconds=found.grace_seconds,
+    )
+
+
+def _reach(config: Config, told: threading.Event) -> Remote:
+    """Try the transfer address until it works.
+
+    Raises:
+        InputError: it never will; says what to do.
+        Unavailable: told to stop meanwhile.
+    """
+    place, pause = remote.parse(config.transfer_url), registration.FIRST_PAUSE
+    while True:
+        try:
+            move.check(place, password=config.transfer_password)
+            break
+        except TransferFailed as error:
+            if error.permanent:
+                raise InputError(f"{error}.", field="--transfer-url", fix=_FIX) from None
+            log.warning("%s; trying again", error)
+            if told.wait(pause):
+                raise
+            pause = min(pause * 2, registration.LONGEST_PAUSE)
+    if place.kind == "local" and not Shared(Path(place.path), Path(place.path)).inbox.is_dir():
+        raise InputError(f"{place} on this machine is no controller's folder.", field="--transfer-url", fix=_FIX)
+    return place
+
+
+_FIX = "On another machine than the controller's, give --transfer-url ssh://USER@HOST/PATH or rsync://HOST/MODULE."
+
+
+def control(config: Config) -> int:
+    """Run the control process until SIGTERM: its loops, and the messages of its queue."""
+    site = open_site(config)
+    over = threading.Event()
+    broken = threading.Event()
+
+    def loops() -> None:
+        try:
+            control_loops.run(site, over)
+        except Exception:
+            log.exception("the control loops ended")
+            broken.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=loops, name="control")
+    tasks.bind(site)
+    with _told_to_stop() as told:
+        thread.start()
+        try:
+            code = consume(
+                make_app(config.broker_url, worker=CONTROL),
+                name=CONTROL,
+                queue=CONTROL,
+                slots=CONTROL_SLOTS,
+                stop=Stop(warm=over.set, cold=over.set, told=told),
+            )
+        finally:
+            over.set()
+            thread.join()
+            site.db.close()
+    return code or int(broken.is_set())
+
+
+def web(config: Config) -> int:
+    """Run the web process until SIGTERM."""
+    serve(open_site(config))
+    return 0
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Set when SIGTERM or SIGINT arrives, until others take over the signals."""
+    told = threading.Event()
+    old = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield told
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+ROLES: Mapping[str, Callable[[Config], int]] = {"worker": worker, "control": control, "web": web}
+
+
+def log_to_stderr() -> None:
+    """Set up logging for a long-running process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("httpx", "celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _watch_parent() -> None:
+    def wait() -> None:
+        with suppress(OSError):
+            while os.read(0, 1024):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def main(role: str) -> int:
+    """Run one role as a child process; errors of ours become exit codes as those of `aeo`."""
+    log_to_stderr()
+    _watch_parent()
+    try:
+        return ROLES[role](from_environment())
+    except AeoError as error:
+        for line in str(error).splitlines():
+            print(f"Error: {line}", file=sys.stderr)  # noqa: T201
+        return 2 if isinstance(error, (InputError, Refused)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
