@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from aeo.cli.client import Body
@@ -262,12 +262,12 @@ def bar() -> Iterator[Bar]:
 class _Live:
     def __init__(self, progress: Progress):
         self._progress = progress
-        self._task = progress.add_task("", total=None, note="")
+        self._task: TaskID | None = None
 
     def update(self, view: EvaluationView) -> None:
-        self._progress.update(
-            self._task, description=view.name, total=view.total or None, completed=view.done, note=_note(view)
-        )
+        if self._task is None:
+            self._task = self._progress.add_task(view.name, total=view.total or None, note="")
+        self._progress.update(self._task, completed=view.done, note=_note(view))
 
     def say(self, text: str) -> None:
         self._progress.console.print(text)

@@ -27,6 +27,17 @@ def concurrency(text: str) -> int | str:
     return int(text)
 
 
+def multiplier(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e6:
+        raise click.BadParameter(f"{text!r} is no number above 0.")
+    return number
+
+
 #: The header's keys which say where and how an evaluation runs, not what is measured.
 _PLACING = (
     click.option("--workers", metavar="ID,ID", help="Use only these workers (default: all that fit)."),
@@ -64,7 +75,7 @@ Examples:
 @click.argument("file", metavar="FILE")
 @click.option("--executor", help="Which executor the file is for (default: its key `executor`, else harbor).")
 @click.option("--name", help="Name of the evaluation and its job folder.")
-@click.option("--agent-timeout-multiplier", type=float, help="Factor on the agents' time-outs.")
+@click.option("--agent-timeout-multiplier", type=multiplier, metavar="FACTOR", help="Factor on the agents' time-outs.")
 @_placing
 @click.option("--wait/--no-wait", default=False, help="Follow it to its end.")
 @follow.as_json
@@ -132,7 +143,11 @@ def run(args: tuple[str, ...], wait: bool, as_json: bool, workers: str | None, *
 def _send(submission: Mapping[str, Any], *, wait: bool, as_json: bool) -> None:
     client = connect()
     with show.busy("Planning the evaluation…"):
-        body = client.submit(submission)
+        try:
+            body = client.submit(submission)
+        except KeyboardInterrupt:
+            click.echo("Interrupted; the evaluation may have been accepted all the same: see `aeo status`.", err=True)
+            click.get_current_context().exit(follow.INTERRUPTED)
     view = views.accepted(body)
     if as_json and not wait:
         show.as_json(body)
