@@ -1,0 +1,73 @@
+"""The ``command`` executor: each task is a command of the worker, rated by its exit code, output or a reward file.
+
+Commands run as the worker's own user, in a fresh folder, without any isolation beyond that. The configuration is
+described in `aeo.executors.command.tasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aeo import codec
+from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec, TrialSummary
+from aeo.executors import Executor, JobProgress, Session, SubmittedFile, TrialContext, folder, result
+from aeo.executors.command import session, tasks
+
+#: Seconds beyond a task's own time-out until the platform's deadline.
+_MARGIN_SECONDS = 60.0
+
+
+class Command:
+    """See `aeo.executors.Executor`."""
+
+    name = "command"
+
+    def version(self) -> str:
+        return ""
+
+    def config_name(self, config: Mapping[str, Any]) -> str:  # noqa: ARG002
+        return ""
+
+    def plan(self, spec: Spec, file: SubmittedFile) -> Plan:
+        read = tasks.read(spec.config, file)
+        factor = spec.agent_timeout_multiplier or 1.0
+        planned = [
+            folder.TaskPlan(
+                name=task.name,
+                estimated_seconds=task.timeout_seconds * factor,
+                deadline_seconds=task.timeout_seconds * factor + _MARGIN_SECONDS,
+                needs=Needs(cpus=task.cpus, memory_mb=task.memory_mb),
+                labels=task.labels,
+                payload={"task": codec.encode(task)},
+            )
+            for task in read.tasks
+        ]
+        return folder.plan(planned, labels=read.labels, attempts=read.attempts)
+
+    def open(self, evaluation: Evaluation, workdir: Path) -> Session:
+        return session.CommandSession(evaluation, workdir)
+
+    def fail(
+        self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
+    ) -> None:
+        folder.fail(evaluation, trial, context, error_type, message)
+
+    def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
+        return result.summarise(trial, trial_dir)
+
+    def start_job(self, evaluation: Evaluation, job_dir: Path) -> None:
+        folder.start(evaluation, job_dir)
+
+    def refresh_job(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
+        folder.refresh_job(evaluation, job_dir, progress)
+
+    def merge(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
+        folder.merge(evaluation, job_dir, progress)
+
+    def sweep(self, workdir: Path) -> None:
+        session.sweep(workdir)
+
+
+executor: Executor = Command()

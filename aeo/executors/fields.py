@@ -1,0 +1,181 @@
+"""Reading a configuration from outside: each fault becomes one problem that names its place."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from aeo.core.errors import InputError, Problem
+
+#: Names of variables that hold secrets.
+_SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+#: Texts that are secrets whatever they are called.
+_SECRET_TEXT = re.compile(
+    r"\b(sk-[A-Za-z0-9_-]{16,}|gh[opsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
+    r"|xox[abp]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{30,})"
+)
+#: A reference to a variable of the worker.
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: Characters of a text that are searched for line numbers.
+_LINES_LIMIT = 1_000_000
+
+
+class Fields:
+    """One mapping being read; `problems` is shared by all that are read together."""
+
+    def __init__(self, data: Any, place: str, problems: list[Problem], known: tuple[str, ...]):
+        self.place = place
+        self.problems = problems
+        self._data: Mapping[Any, Any] = data if isinstance(data, dict) else {}
+        if not isinstance(data, dict):
+            self.problem("", "must be a mapping.", fix=f"Known keys: {', '.join(known)}.")
+        for key in self._data:
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, n=1)
+                self.problem(
+                    key, "unknown key.", f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+                )
+
+    def problem(self, key: Any, message: str, fix: str = "") -> None:
+        """Note a fault of ``key``."""
+        self.problems.append(Problem(message=message, field=self.at(key), fix=fix))
+
+    def at(self, key: Any) -> str:
+        """The place of a key, as problems name it."""
+        return f"{self.place}.{key}" if self.place and str(key) else self.place or str(key)
+
+    def __contains__(self, key: str) -> bool:
+        return self._data.get(key) is not None
+
+    def raw(self, key: str, default: Any = None) -> Any:
+        """The value as it is; ``default`` when missing or null."""
+        value = self._data.get(key)
+        return default if value is None else value
+
+    def text(self, key: str, default: str = "") -> str:
+        """A text without NUL."""
+        value = self.raw(key, default)
+        if isinstance(value, str) and "\0" not in value:
+            return value
+        self.problem(key, "must be a text.")
+        return default
+
+    def number(self, key: str, default: float, *, least: float = 0, most: float = 1e9) -> float:
+        """A finite number from ``least`` to ``most``."""
+        value = self.raw(key, default)
+        if is_number(value) and least <= value <= most:
+            return float(value)
+        self.problem(key, f"must be a number from {least:g} to {most:g}.")
+        return default
+
+    def whole(self, key: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
+        """A whole number from ``least`` to ``most``."""
+        value = self.raw(key, default)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        self.problem(key, f"must be a whole number from {least} to {most}.")
+        return default
+
+    def texts(self, key: str) -> dict[str, str]:
+        """A mapping of names to texts; numbers are taken as they are written, but not yes/no values."""
+        value = self.raw(key, {})
+        if not isinstance(value, dict):
+            self.problem(key, "must be a mapping of names to texts.")
+            return {}
+        read = {}
+        for name, item in value.items():
+            if (
+                not isinstance(name, str)
+                or not name
+                or isinstance(item, bool)
+                or not isinstance(item, (str, int, float))
+            ):
+                self.problem(f"{key}.{name}", "must be a text.", "Put it in quotes.")
+            else:
+                read[name] = str(item)
+        return read
+
+    def environment(self, key: str) -> dict[str, str]:
+        """Environment variables; a literal secret among them is a fault."""
+        read = self.texts(key)
+        for name, item in read.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in item:
+                self.problem(f"{key}.{name}", "is no environment variable.")
+            elif name.startswith("AEO_"):
+                self.problem(f"{key}.{name}", "names that start with AEO_ are set by the platform.")
+            elif is_secret(name, item):
+                self.problem(f"{key}.{name}", "holds a secret in plain text.", secret_fix(name))
+        return read
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable's value is a secret written out instead of a reference to one."""
+    literal = REFERENCE.sub("", value)
+    if _SECRET_TEXT.search(literal):
+        return True
+    # "Bearer ${TOKEN}" is fine, and so are switches: AUTH=1.
+    words = [word for word in re.split(r"[\s:]+", literal) if word]
+    plain = REFERENCE.search(value) and all(word.isalpha() for word in words)
+    switch = value.strip().lower() in ("", "0", "1", "true", "false", "yes", "no")
+    return bool(_SECRET_NAME.search(name)) and not plain and not switch
+
+
+def has_secret(text: str) -> bool:
+    """Whether a text holds something that looks like a key of a well-known service."""
+    return _SECRET_TEXT.search(text) is not None
+
+
+def secret_fix(name: str) -> str:
+    """What to do about a secret written out."""
+    return f"Write ${{{name}}} and set {name} in the environment of the workers."
+
+
+def refuse(problems: list[Problem], text: str = "") -> None:
+    """Raise one `InputError` for all problems, if there are any, with lines where ``text`` (YAML) shows them."""
+    if problems:
+        lines = _lines(text)
+        raise InputError(problems=tuple(_with_line(problem, lines) for problem in problems))
+
+
+def _with_line(problem: Problem, lines: Mapping[str, int]) -> Problem:
+    place = problem.field
+    while place and place not in lines:
+        place = re.sub(r"(\.[^.\[\]]*|\[\d+\]|[^.\[\]]+)$", "", place)
+    return replace(problem, message=f"{problem.message} (line {lines[place]})") if place else problem
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Place to line number of a YAML document; empty when it is not there to be looked at."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader) if 0 < len(text) <= _LINES_LIMIT else None
+    except (yaml.YAMLError, RecursionError):
+        return {}
+    lines: dict[str, int] = {}
+    seen: set[int] = set()
+    todo = [("", root)]
+    while todo:
+        place, node = todo.pop()
+        if id(node) in seen:  # an alias; it may even hold itself
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                below = f"{place}.{key.value}" if place else str(key.value)
+                lines[below] = key.start_mark.line + 1
+                todo.append((below, value))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                lines[f"{place}[{index}]"] = value.start_mark.line + 1
+                todo.append((f"{place}[{index}]", value))
+    return lines
