@@ -35,8 +35,12 @@ def encode(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Encode as compact JSON; NaN and infinities are refused, as JSON has none."""
-    return json.dumps(encode(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """Encode as compact JSON; NaN and infinities are refused, as JSON has none.
+
+    Halves of characters (from broken file names and output) become ``?``: no disk, socket or page could take them.
+    """
+    text = json.dumps(encode(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace").decode()
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -46,9 +50,14 @@ def loads(kind: type[T], text: str | bytes) -> T:
         InputError: the text is not JSON or not of this class.
     """
     try:
-        return decode(kind, json.loads(text))
-    except (ValueError, UnicodeDecodeError) as error:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}") from None
+    return decode(kind, value)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
 
 
 def decode(kind: type[T], value: Any) -> T:
@@ -60,7 +69,7 @@ def decode(kind: type[T], value: Any) -> T:
     try:
         result: T = _decode(kind, value)
         return result
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"not a {kind.__name__}: {error}") from None
 
 
@@ -78,12 +87,17 @@ def _decode(kind: Any, value: Any) -> Any:
             return None
         return _decode(next(arg for arg in get_args(kind) if arg is not type(None)), value)
     if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise TypeError(f"{value!r} is no list")
         return tuple(_decode(get_args(kind)[0], item) for item in value)
     if origin is not None and issubclass(origin, Mapping):
         of_key, of_item = get_args(kind)
         return {_decode(of_key, key): _decode(of_item, item) for key, item in value.items()}
     if kind is datetime:
-        return datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            raise ValueError(f"{value} names no time zone")
+        return moment
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         return kind(**{key: _decode(hints[key], item) for key, item in value.items()})

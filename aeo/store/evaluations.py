@@ -1,0 +1,340 @@
+"""Evaluations and their batches: what was asked, how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from itertools import chain, islice
+from uuid import uuid4
+
+from aeo.codec import encode
+from aeo.core.errors import Conflict, InputError, NotFound
+from aeo.core.model import TRANSITIONS, Batch, Evaluation, EvaluationState, Outcome, TrialState
+from aeo.store.connection import Db, moment
+from aeo.store.keys import key
+
+#: Trials per command; keeps every command short, so that nobody waits for a large submission.
+_CHUNK = 2000
+#: Seconds a staged submission lives when its process died before publishing it.
+_STAGED_LIFE = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationStatus:
+    """How far an evaluation is. The numbers of the four trial states add up to `total`."""
+
+    id: str
+    name: str
+    executor: str
+    state: EvaluationState
+    #: Why it is in this state, for people; may be empty.
+    reason: str
+    submitted_at: datetime
+    finished_at: datetime | None
+    priority: int
+    total: int
+    pending: int
+    running: int
+    pushed: int
+    done: int
+    #: Every outcome, those nobody had with 0.
+    outcomes: Mapping[Outcome, int]
+    #: Runs that were repeated.
+    requeues: int
+
+
+class BatchState(str, Enum):
+    """Where a batch is."""
+
+    #: Its message is on the way, or waits in the worker's queue.
+    SENT = "sent"
+    #: A slot works at it.
+    STARTED = "started"
+    #: Its slot is free again.
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStatus:
+    """A batch and what is left of its share."""
+
+    batch: Batch
+    state: BatchState
+    #: Pending trials in its share.
+    left: int
+    #: Their estimated time, seconds.
+    left_seconds: float
+
+
+def save(
+    db: Db,
+    evaluation: Evaluation,
+    shares: Mapping[Batch, Sequence[str]],
+    unfit: Mapping[str, frozenset[str]],
+) -> None:
+    """Store a new evaluation, running, all or nothing.
+
+    ``shares``: each batch's trials in the order to run them; a planned trial in no share is taken by batches that
+    help. ``unfit``: worker id to the trials it cannot hold.
+
+    Raises:
+        Conflict: the id exists, or an evaluation of this name is not closed yet.
+        InputError: a share names a trial twice or one that is not planned.
+    """
+    whole = _shares_of_all(evaluation, shares)
+    staged = _stage(db, _tables(evaluation, shares, whole, unfit))
+    fields = chain.from_iterable(_status_fields(evaluation).items())
+    clash = db.run(
+        "publish",
+        evaluation.id,
+        evaluation.spec.name,
+        int(evaluation.submitted_at.timestamp() * 1000),
+        len(_status_fields(evaluation)),
+        *fields,
+        *chain.from_iterable(staged),
+    )
+    if clash == evaluation.id:
+        raise Conflict(f"An evaluation with the id {clash} exists already.")
+    if clash:
+        raise Conflict(
+            f"The evaluation {clash} of the name {evaluation.spec.name!r} is not finished.",
+            field="name",
+            fix="Choose another name, or cancel that one first.",
+        )
+
+
+def get(db: Db, id: str) -> EvaluationStatus:
+    """Read one evaluation.
+
+    Raises:
+        NotFound: there is none with this id.
+    """
+    fields = db.client.hgetall(key("evaluation", id))
+    if not fields:
+        raise NotFound(f"No evaluation {id!r}.")
+    return _status(fields)
+
+
+def find(db: Db, id_or_name: str) -> EvaluationStatus:
+    """Read one evaluation by its id, or the newest of a name.
+
+    Raises:
+        NotFound: neither an id nor a name.
+    """
+    if not db.client.exists(key("evaluation", id_or_name)):
+        newest = db.client.zrevrange(key("named", id_or_name), 0, 0)
+        if newest:
+            return get(db, newest[0])
+    return get(db, id_or_name)
+
+
+def page(
+    db: Db, *, offset: int, limit: int, state: EvaluationState | None = None
+) -> tuple[list[EvaluationStatus], int]:
+    """Read evaluations, newest first, and how many there are in all."""
+    index = key("in_state", state.value) if state else key("evaluations")
+    total = int(db.client.zcard(index))
+    ids = db.client.zrevrange(index, offset, offset + limit - 1) if limit > 0 else []
+    with db.client.pipeline(transaction=False) as pipe:
+        for id in ids:
+            pipe.hgetall(key("evaluation", id))
+        return [_status(fields) for fields in pipe.execute() if fields], total
+
+
+def open_ids(db: Db) -> list[str]:
+    """Ids of the evaluations that are not closed, oldest first."""
+    # One transaction: an evaluation that moves between two reads would be missed.
+    with db.client.pipeline(transaction=True) as pipe:
+        for state in EvaluationState:
+            if not state.final:
+                pipe.zrange(key("in_state", state.value), 0, -1, withscores=True)
+        return [id for id, _ in sorted(chain.from_iterable(pipe.execute()), key=lambda pair: (pair[1], pair[0]))]
+
+
+def move(db: Db, id: str, to: EvaluationState, reason: str = "") -> bool:
+    """Bring an evaluation into a state; False when its present state does not allow that, or it does not exist."""
+    allowed = [state.value for state in TRANSITIONS[to]]
+    return bool(db.run("move", id, to.value, int(to.final), reason, *allowed))
+
+
+def delete(db: Db, id: str) -> None:
+    """Remove all that is kept of an evaluation, whatever its state. Its leases are lost."""
+    db.run("forget", id)
+    found = db.client.scan_iter(match=key("evaluation", id) + ":*", count=1000)
+    while names := list(islice(found, 500)):
+        db.client.unlink(*names)
+
+
+def add_batches(
+    db: Db, id: str, shares: Mapping[Batch, Sequence[str]], unfit: Mapping[str, frozenset[str]] | None = None
+) -> None:
+    """Add batches to an evaluation; their trials, where still pending, leave the shares they were in.
+
+    ``unfit`` adds to what `save` was told: worker id to trials it cannot hold.
+
+    Raises:
+        NotFound: there is no such evaluation.
+    """
+    get(db, id)
+    for worker, names in (unfit or {}).items():
+        for some in _chunks(names):
+            db.client.sadd(key("unfit", id, worker), *some)
+    for batch, trials in shares.items():
+        for start in range(0, max(len(trials), 1), _CHUNK):
+            chunk = trials[start : start + _CHUNK]
+            if db.run("add_batch", id, batch.id, batch.worker, batch.message, *chunk) < 0:
+                raise NotFound(f"No evaluation {id!r}.")
+
+
+def batches(db: Db, id: str) -> list[BatchStatus]:
+    """Read an evaluation's batches, by worker and id; none when there is no such evaluation."""
+    with db.client.pipeline(transaction=True) as pipe:
+        for noun in ("batches", "batch_states", "messages"):
+            pipe.hgetall(key(noun, id))
+        pipe.zrange(key("left", id), 0, -1, withscores=True)
+        workers, states, messages, left = pipe.execute()
+    seconds = dict(left)
+    names = sorted(workers, key=lambda name: (workers[name], name))
+    with db.client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.zcard(key("share", id, name))
+        counts = pipe.execute()
+    return [
+        BatchStatus(
+            batch=Batch(id=name, evaluation=id, worker=workers[name], message=messages.get(name, "")),
+            state=BatchState(states[name]),
+            left=count,
+            left_seconds=seconds.get(name, 0.0) / 1000,
+        )
+        for name, count in zip(names, counts, strict=True)
+    ]
+
+
+def start_batch(db: Db, batch: Batch) -> bool:
+    """Mark a batch as started; False when it was before: this is a second copy of its message."""
+    return bool(db.run("move_batch", batch.evaluation, batch.id, BatchState.STARTED.value, BatchState.SENT.value))
+
+
+def end_batch(db: Db, batch: Batch) -> None:
+    """Mark a batch as ended. What is left of its share stays where helpers find it."""
+    db.run(
+        "move_batch",
+        batch.evaluation,
+        batch.id,
+        BatchState.ENDED.value,
+        BatchState.SENT.value,
+        BatchState.STARTED.value,
+    )
+
+
+def set_message(db: Db, batch: Batch) -> None:
+    """Keep ``batch.message``, what is needed to send its message again."""
+    db.client.hset(key("messages", batch.evaluation), batch.id, batch.message)
+
+
+def _shares_of_all(evaluation: Evaluation, shares: Mapping[Batch, Sequence[str]]) -> dict[str, Sequence[str]]:
+    given = list(chain.from_iterable(shares.values()))
+    planned = [trial.name for trial in evaluation.plan.trials]
+    known, once = set(planned), set(given)
+    if len(once) < len(given) or not once <= known:
+        raise InputError("A share names a trial twice, or one that is not planned.")
+    return {
+        **{batch.id: trials for batch, trials in shares.items()},
+        "": [name for name in planned if name not in once],
+    }
+
+
+_Table = Mapping[str, float] | Mapping[str, str] | frozenset[str]
+
+
+def _tables(
+    evaluation: Evaluation,
+    shares: Mapping[Batch, Sequence[str]],
+    whole: Mapping[str, Sequence[str]],
+    unfit: Mapping[str, frozenset[str]],
+) -> dict[str, tuple[str, _Table]]:
+    """Everything an evaluation consists of but its status: final key to its type and content."""
+    id = evaluation.id
+    estimates = {trial.name: round(trial.estimated_seconds * 1000) for trial in evaluation.plan.trials}
+    left = {batch: float(sum(estimates[name] for name in names)) for batch, names in whole.items() if names}
+    tables: dict[str, tuple[str, _Table]] = {
+        key("trials", id): ("hash", dict.fromkeys(estimates, TrialState.PENDING.value)),
+        key("estimates", id): ("hash", estimates),
+        key("where", id): ("hash", {name: batch for batch, names in whole.items() for name in names}),
+        key("batches", id): ("hash", {batch.id: batch.worker for batch in shares}),
+        key("batch_states", id): ("hash", dict.fromkeys((batch.id for batch in shares), BatchState.SENT.value)),
+        key("messages", id): ("hash", {batch.id: batch.message for batch in shares}),
+        key("left", id): ("zset", left),
+    }
+    for batch, names in whole.items():
+        tables[key("share", id, batch)] = ("zset", {name: float(rank) for rank, name in enumerate(names)})
+    for worker, trials in unfit.items():
+        tables[key("unfit", id, worker)] = ("set", trials)
+    return tables
+
+
+def _stage(db: Db, tables: Mapping[str, tuple[str, _Table]]) -> list[tuple[str, str]]:
+    """Write the tables under keys that nobody reads; return staged and final keys."""
+    submission, staged = uuid4().hex, []
+    for number, (final, (kind, content)) in enumerate(tables.items()):
+        name = key("staged", submission, str(number))
+        for chunk in _chunks(content):
+            with db.client.pipeline(transaction=False) as pipe:
+                if kind == "set":
+                    pipe.sadd(name, *chunk)
+                elif kind == "zset":
+                    pipe.zadd(name, {item: content[item] for item in chunk})  # type: ignore[index]
+                else:
+                    pipe.hset(name, mapping={item: content[item] for item in chunk})  # type: ignore[index]
+                pipe.expire(name, _STAGED_LIFE)
+                pipe.execute()
+        if content:
+            staged.append((name, final))
+    return staged
+
+
+def _chunks(items: Iterable[str]) -> Iterable[list[str]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk
+
+
+def _status_fields(evaluation: Evaluation) -> dict[str, str | int]:
+    total = len(evaluation.plan.trials)
+    return {
+        "id": evaluation.id,
+        "name": evaluation.spec.name,
+        "executor": evaluation.spec.executor,
+        "state": EvaluationState.RUNNING.value,
+        "reason": "",
+        "submitted_at": encode(evaluation.submitted_at),
+        "finished_at": "",
+        "priority": evaluation.spec.priority,
+        "total": total,
+        "requeues": 0,
+        **{state.value: 0 for state in TrialState},
+        "pending": total,
+        **{f"outcome:{outcome.value}": 0 for outcome in Outcome},
+    }
+
+
+def _status(fields: Mapping[str, str]) -> EvaluationStatus:
+    return EvaluationStatus(
+        id=fields["id"],
+        name=fields["name"],
+        executor=fields["executor"],
+        state=EvaluationState(fields["state"]),
+        reason=fields["reason"],
+        submitted_at=datetime.fromisoformat(fields["submitted_at"]),
+        finished_at=moment(fields["finished_at"]) if fields["finished_at"] else None,
+        priority=int(fields["priority"]),
+        total=int(fields["total"]),
+        pending=int(fields["pending"]),
+        running=int(fields["running"]),
+        pushed=int(fields["pushed"]),
+        done=int(fields["done"]),
+        outcomes={outcome: int(fields[f"outcome:{outcome.value}"]) for outcome in Outcome},
+        requeues=int(fields["requeues"]),
+    )

@@ -1,0 +1,49 @@
+"""Whether the store answers, and what waits in the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from aeo.core.errors import Unavailable
+from aeo.store.connection import Db
+
+
+def ping(db: Db) -> bool:
+    """Whether the store answers, after the client's retries."""
+    try:
+        return bool(db.client.ping())
+    except Unavailable:
+        return False
+
+
+def server_pid(url: str, *, timeout_seconds: float = 2.0) -> int | None:
+    """Process id of the server at ``url`` when it answers under that password and is ready; one try, no waiting."""
+    client = redis.Redis.from_url(
+        url,
+        decode_responses=True,
+        protocol=2,
+        socket_timeout=timeout_seconds,
+        socket_connect_timeout=timeout_seconds,
+        retry=Retry(NoBackoff(), 0),
+    )
+    try:
+        client.ping()
+        return int(client.info("server")["process_id"])
+    except RedisError:
+        return None
+    finally:
+        client.close()
+
+
+def queue_lengths(db: Db, queues: Iterable[str]) -> Mapping[str, int]:
+    """Messages waiting in each of these lists (one Celery queue is a list for each priority it knows)."""
+    names = list(queues)
+    with db.client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.llen(name)
+        return dict(zip(names, pipe.execute(), strict=True))

@@ -1,0 +1,66 @@
+"""Names of everything the store keeps. Python and the Lua scripts make their keys from this one table.
+
+Nobody else writes a key down. Parts are plain names (`aeo.core.names`), so they hold no separator and no pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TEMPLATES: Mapping[str, str] = {
+    #: Stream: what happened, until the control process has it on disk.
+    "events": "aeo:events",
+    #: List: results that arrived; hash: those being looked at, by take.
+    "inbox": "aeo:inbox",
+    "taken": "aeo:inbox:taken",
+    #: Sorted sets of evaluation ids by time of submission: all, of one state, of one name.
+    "evaluations": "aeo:evaluations",
+    "in_state": "aeo:evaluations:state:%s",
+    "named": "aeo:evaluations:name:%s",
+    #: Hash: the status of one evaluation, counters included.
+    "evaluation": "aeo:e:%s",
+    #: Hashes by trial: state; estimated milliseconds; batch whose share holds it; its requeues, and
+    #: those of them that count against the limit (only where there is one).
+    "trials": "aeo:e:%s:trials",
+    "estimates": "aeo:e:%s:estimates",
+    "where": "aeo:e:%s:where",
+    "requeues": "aeo:e:%s:requeues",
+    "counted": "aeo:e:%s:counted",
+    #: Hashes of the leases: trial to claim; trial to phase; token to trial. Sorted set: trial by end of lease, ms.
+    "claims": "aeo:e:%s:claims",
+    "phases": "aeo:e:%s:phases",
+    "tokens": "aeo:e:%s:tokens",
+    "leases": "aeo:e:%s:leases",
+    #: Hash: trial to the token that won and its row. List: trials in the order of their commits.
+    "rows": "aeo:e:%s:rows",
+    "order": "aeo:e:%s:order",
+    #: Hashes by batch: worker; state; Celery message. Sorted set: batches with a share left, by its milliseconds.
+    "batches": "aeo:e:%s:batches",
+    "batch_states": "aeo:e:%s:batch_states",
+    "messages": "aeo:e:%s:messages",
+    "left": "aeo:e:%s:left",
+    #: Sorted set: the pending trials of one batch, in the order to run them; of batch "": in no batch's.
+    "share": "aeo:e:%s:share:%s",
+    #: Set: trials one worker cannot hold.
+    "unfit": "aeo:e:%s:unfit:%s",
+    #: List: the last durations of one executor's task, seconds, newest first.
+    "history": "aeo:history:%s:%s",
+    #: What one submission is made of before it is published; expires by itself.
+    "staged": "aeo:staged:%s:%s",
+    #: Hash: worker id to what it said at registration.
+    "workers": "aeo:workers",
+    #: Of one worker: hash of what people set; heartbeat, which expires; set of "evaluation trial" it runs.
+    "worker": "aeo:w:%s",
+    "beat": "aeo:w:%s:beat",
+    "worker_leases": "aeo:w:%s:leases",
+}
+
+
+def key(noun: str, *parts: str) -> str:
+    """Return the key of one thing, such as ``key("share", evaluation, batch)``."""
+    return TEMPLATES[noun] % parts
+
+
+def lua_table() -> str:
+    """The table as Lua source, for the head of every script."""
+    return "local TEMPLATES = {" + ", ".join(f"{noun}='{template}'" for noun, template in TEMPLATES.items()) + "}\n"

@@ -1,0 +1,67 @@
+-- ARGV: evaluation, batch, worker, token, lease in ms. Returns the claim as JSON, or nil.
+local evaluation, batch, worker, token, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+
+-- The same call again, its first answer lost with the connection.
+local held = redis.call('HGET', key('tokens', evaluation), token)
+if held then
+  return redis.call('HGET', key('claims', evaluation), held)
+end
+
+local mode = redis.call('HGET', key('worker', worker), 'state')
+if status_of(evaluation, 'state') ~= 'running' or mode == 'paused' or mode == 'draining' then
+  return false
+end
+
+local unfit = key('unfit', evaluation, worker)
+local fits_all = redis.call('EXISTS', unfit) == 0
+local STEP = 100
+
+local function first_fit(share)
+  if fits_all then
+    return redis.call('ZRANGE', share, 0, 0)[1]
+  end
+  local from = 0
+  while true do
+    local trials = redis.call('ZRANGE', share, from, from + STEP - 1)
+    if #trials == 0 then
+      return nil
+    end
+    local bad = redis.call('SMISMEMBER', unfit, unpack(trials))
+    for i, trial in ipairs(trials) do
+      if bad[i] == 0 then
+        return trial
+      end
+    end
+    from = from + STEP
+  end
+end
+
+local trial = first_fit(key('share', evaluation, batch))
+if not trial then
+  local others = redis.call('ZREVRANGE', key('left', evaluation), 0, fits_all and 0 or -1)
+  for _, other in ipairs(others) do
+    if other ~= batch then
+      trial = first_fit(key('share', evaluation, other))
+      if trial then
+        break
+      end
+    end
+  end
+end
+if not trial then
+  return false
+end
+
+local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)
+local claim = cjson.encode({
+  evaluation = evaluation, trial = trial, batch = batch, worker = worker,
+  token = token, attempt = attempt, started_at = NOW,
+})
+leave_share(evaluation, trial)
+shift(evaluation, trial, 'pending', 'running')
+redis.call('ZADD', key('leases', evaluation), NOW + lease, trial)
+redis.call('HSET', key('claims', evaluation), trial, claim)
+redis.call('HSET', key('tokens', evaluation), token, trial)
+redis.call('SADD', key('worker_leases', worker), evaluation .. ' ' .. trial)
+emit(evaluation, 'claimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)
+return claim

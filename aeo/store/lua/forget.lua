@@ -1,0 +1,14 @@
+-- Take an evaluation out of sight. ARGV: id. Returns 1 when there was one.
+local id = ARGV[1]
+local name, state = status_of(id, 'name'), status_of(id, 'state')
+if not name then
+  return 0
+end
+for _, trial in ipairs(redis.call('ZRANGE', key('leases', id), 0, -1)) do
+  end_claim(id, trial)
+end
+redis.call('ZREM', key('evaluations'), id)
+redis.call('ZREM', key('named', name), id)
+redis.call('ZREM', key('in_state', state), id)
+redis.call('DEL', key('evaluation', id))
+return 1

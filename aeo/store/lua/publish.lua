@@ -1,0 +1,27 @@
+-- Make a staged evaluation visible, all at once.
+-- ARGV: id, name, submitted in ms, number of status fields, the fields and values, then staged and final keys in pairs.
+-- Returns '' when done, else the id of the evaluation it clashes with.
+local id, name, submitted, fields = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if redis.call('EXISTS', key('evaluation', id)) == 1 then
+  return id
+end
+for _, other in ipairs(redis.call('ZREVRANGE', key('named', name), 0, -1)) do
+  local state = status_of(other, 'state')
+  if state and state ~= 'succeeded' and state ~= 'failed' and state ~= 'cancelled' then
+    return other
+  end
+end
+
+local at = 5
+for i = at, at + 2 * fields - 1, 2 do
+  redis.call('HSET', key('evaluation', id), ARGV[i], ARGV[i + 1])
+end
+for i = at + 2 * fields, #ARGV, 2 do
+  redis.call('RENAME', ARGV[i], ARGV[i + 1])
+  redis.call('PERSIST', ARGV[i + 1])
+end
+redis.call('ZADD', key('evaluations'), submitted, id)
+redis.call('ZADD', key('named', name), submitted, id)
+redis.call('ZADD', key('in_state', 'running'), submitted, id)
+emit(id, 'saved', 'name', name, 'total', status_of(id, 'total'))
+return ''

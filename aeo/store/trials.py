@@ -1,0 +1,249 @@
+"""Trials: claimed by lease, pushed, requeued, committed. Each function is one transition, one script, one event.
+
+A trial is in a batch's share while pending, has a claim while running or pushed, and a row once done. A call repeated
+because its answer was lost gets the first answer again (`claim`, `pushed` and `commit` by their token).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from aeo.codec import dumps, loads
+from aeo.core.errors import NotFound
+from aeo.core.model import Batch, Claim, Outcome, TrialRow, TrialState, TrialSummary
+from aeo.store.connection import Db, moment
+from aeo.store.connection import now as now
+from aeo.store.keys import key
+
+_CHUNK = 1000
+_NAME = "<trial>"
+
+
+class Standing(str, Enum):
+    """What a renewal found."""
+
+    #: The lease is renewed.
+    HELD = "held"
+    #: Another run of the trial is the current one, or the trial is done: stop.
+    LOST = "lost"
+    #: The evaluation is being cancelled: stop the trial; the lease is renewed meanwhile.
+    CANCEL = "cancel"
+
+
+class Requeued(str, Enum):
+    """What became of a run that gave no result."""
+
+    #: The trial is pending again.
+    AGAIN = "again"
+    #: It had its repeats; nothing changed and the holder keeps it: it is to get a failed result.
+    EXHAUSTED = "exhausted"
+    #: The run was not the current one; nothing changed.
+    STALE = "stale"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A run that holds a lease."""
+
+    claim: Claim
+    started_at: datetime
+    #: What it does now (``environment``, ``agent``...); empty until it said so.
+    phase: str
+
+
+def claim(db: Db, batch: Batch, *, token: str, lease_seconds: float) -> Claim | None:
+    """Take the next trial: of the batch's own share, else of the batch with most estimated time left.
+
+    None when nothing is left that the worker can hold, the evaluation does not run, or the worker is paused or drains.
+    """
+    text = db.run("claim", batch.evaluation, batch.id, batch.worker, token, round(lease_seconds * 1000))
+    return _claim(text) if text else None
+
+
+def renew(db: Db, claim: Claim, *, lease_seconds: float) -> Standing:
+    """Renew a lease from now on, and learn whether to go on."""
+    return Standing(db.run("renew", claim.evaluation, claim.trial, claim.token, round(lease_seconds * 1000)))
+
+
+def set_phase(db: Db, claim: Claim, phase: str) -> bool:
+    """Say what a running trial does now; False when the claim is not the current one."""
+    return bool(db.run("set_phase", claim.evaluation, claim.trial, claim.token, phase))
+
+
+def pushed(db: Db, claim: Claim) -> bool:
+    """Say that a run's result lies in the inbox; False when the claim is not the current one. Control looks at both."""
+    arrival = dumps([claim.evaluation, claim.trial, claim.token])
+    return bool(db.run("pushed", claim.evaluation, claim.trial, claim.token, arrival))
+
+
+def requeue(
+    db: Db, evaluation: str, trial: str, token: str, *, reason: str, max_requeues: int, counted: bool = True
+) -> Requeued:
+    """Give a run's trial back, to the head of a live batch's share, another worker's where there is one.
+
+    Not ``counted``: nobody's fault, so it is never exhausted, and does not bring the trial nearer to its limit.
+    """
+    return Requeued(db.run("requeue", evaluation, trial, token, reason, max_requeues, int(counted)))
+
+
+def commit(db: Db, evaluation: str, row: TrialRow, token: str) -> bool:
+    """Make a result the trial's result, whatever its state; False when it is done already, by another run.
+
+    Raises:
+        NotFound: the evaluation has no such trial.
+    """
+    summary = row.summary
+    answer = db.run(
+        "commit", evaluation, summary.trial, token, row.worker, row.attempt, summary.outcome.value, dumps(row)
+    )
+    if answer < 0:
+        raise NotFound(f"No trial {summary.trial!r} in evaluation {evaluation!r}.")
+    return bool(answer)
+
+
+def cancel_pending(db: Db, evaluation: str) -> int:
+    """End every pending trial as cancelled; returns how many. Their rows name neither task nor worker, attempt 0."""
+    summary = TrialSummary(trial=_NAME, task="", outcome=Outcome.CANCELLED)
+    row = TrialRow(summary=summary, worker="", attempt=0, committed_at=now(db))
+    before, after = dumps(row).split(_NAME)
+    total, done = 0, _CHUNK
+    while done == _CHUNK:
+        done = db.run("cancel_pending", evaluation, Outcome.CANCELLED.value, before, after, _CHUNK)
+        total += done
+    return total
+
+
+def expired(db: Db, evaluation: str) -> list[Claim]:
+    """Claims whose lease has ended, oldest first."""
+    until = round(now(db).timestamp() * 1000)
+    return [run.claim for run in _runs(db, evaluation, db.client.zrangebyscore(key("leases", evaluation), 0, until))]
+
+
+def running(db: Db, evaluation: str) -> list[Running]:
+    """The runs that hold a lease, ended or not."""
+    return _runs(db, evaluation, db.client.zrange(key("leases", evaluation), 0, -1))
+
+
+def workers_claims(db: Db, worker: str) -> list[Claim]:
+    """The claims that one worker runs, in every evaluation."""
+    runs = [member.split(" ") for member in sorted(db.client.smembers(key("worker_leases", worker)))]
+    with db.client.pipeline(transaction=False) as pipe:
+        for evaluation, trial in runs:
+            pipe.hget(key("claims", evaluation), trial)
+        claims = [_claim(text) for text in pipe.execute() if text]
+    return [claim for claim in claims if claim.worker == worker]
+
+
+def states(db: Db, evaluation: str) -> Mapping[str, TrialState]:
+    """Every trial's state; grows with the evaluation."""
+    return {name: TrialState(state) for name, state in db.client.hgetall(key("trials", evaluation)).items()}
+
+
+def state(db: Db, evaluation: str, trial: str) -> TrialState:
+    """One trial's state.
+
+    Raises:
+        NotFound: there is no such evaluation or trial.
+    """
+    found = db.client.hget(key("trials", evaluation), trial)
+    if found is None:
+        raise NotFound(f"No trial {trial!r} in evaluation {evaluation!r}.")
+    return TrialState(found)
+
+
+def pending(db: Db, evaluation: str) -> list[str]:
+    """Names of the trials that wait, in no order; grows with the evaluation."""
+    return [name for name, found in states(db, evaluation).items() if found is TrialState.PENDING]
+
+
+def requeues(db: Db, evaluation: str) -> Mapping[str, int]:
+    """How often each trial was requeued; only those that were."""
+    return {name: int(times) for name, times in db.client.hgetall(key("requeues", evaluation)).items()}
+
+
+def row(db: Db, evaluation: str, trial: str) -> TrialRow | None:
+    """Read one trial's row; None when it is not committed."""
+    text = db.client.hget(key("rows", evaluation), trial)
+    return loads(TrialRow, _without_token(text)) if text else None
+
+
+def rows_since(db: Db, evaluation: str, index: int) -> list[TrialRow]:
+    """Rows in the order of their commits, from the one at ``index`` (0 is the first)."""
+    return [loads(TrialRow, text) for text in _texts(db, evaluation, index)]
+
+
+def rows(
+    db: Db,
+    evaluation: str,
+    *,
+    offset: int,
+    limit: int,
+    outcome: Outcome | None = None,
+    task: str | None = None,
+    worker: str | None = None,
+) -> tuple[list[TrialRow], int]:
+    """Read rows in the order of their commits, and how many match in all. A filter reads every row."""
+    if outcome is None and task is None and worker is None:
+        total = int(db.client.llen(key("order", evaluation)))
+        names = db.client.lrange(key("order", evaluation), offset, offset + limit - 1) if limit > 0 else []
+        return [loads(TrialRow, text) for text in _rows_of(db, evaluation, names)], total
+    found, total = [], 0
+    for text in _texts(db, evaluation, 0):
+        # Most rows fall through: look before building the objects.
+        raw = json.loads(text)
+        summary = raw["summary"]
+        if (
+            (outcome is None or summary["outcome"] == outcome.value)
+            and (task is None or summary["task"] == task)
+            and (worker is None or raw["worker"] == worker)
+        ):
+            if offset <= total < offset + limit:
+                found.append(loads(TrialRow, text))
+            total += 1
+    return found, total
+
+
+def _texts(db: Db, evaluation: str, index: int) -> Iterator[str]:
+    """Rows as JSON in commit order, a chunk at a time."""
+    while names := db.client.lrange(key("order", evaluation), index, index + _CHUNK - 1):
+        yield from _rows_of(db, evaluation, names)
+        index += len(names)
+
+
+def _rows_of(db: Db, evaluation: str, names: Sequence[str]) -> list[str]:
+    texts = db.client.hmget(key("rows", evaluation), names) if names else []
+    return [_without_token(text) for text in texts if text]
+
+
+def _without_token(text: str) -> str:
+    return text.partition(" ")[2]
+
+
+def _runs(db: Db, evaluation: str, names: Sequence[str]) -> list[Running]:
+    if not names:
+        return []
+    with db.client.pipeline(transaction=True) as pipe:
+        pipe.hmget(key("claims", evaluation), names)
+        pipe.hmget(key("phases", evaluation), names)
+        claims, phases = pipe.execute()
+    return [
+        Running(claim=_claim(text), started_at=moment(json.loads(text)["started_at"]), phase=phase or "")
+        for text, phase in zip(claims, phases, strict=True)
+        if text
+    ]
+
+
+def _claim(text: str) -> Claim:
+    fields = json.loads(text)
+    return Claim(
+        evaluation=fields["evaluation"],
+        trial=fields["trial"],
+        batch=fields["batch"],
+        worker=fields["worker"],
+        token=fields["token"],
+        attempt=int(fields["attempt"]),
+    )
