@@ -27,7 +27,6 @@ def create_app(site: Site) -> APIFlask:
         docs_path=None,  # its scripts would come from a CDN
     )
     app.extensions[KEY] = site
-    app.json.sort_keys = False  # type: ignore[attr-defined]
     security.register(app)
     problems.register(app)
     auth.register(app)

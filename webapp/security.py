@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flask import Flask, Request, Response, abort, request
+from flask.json.provider import DefaultJSONProvider
 from flask.sessions import SecureCookieSessionInterface
 
 from aeo.core.errors import InputError
@@ -35,6 +36,8 @@ HEADERS = {
 #: Static files have their version in the name, so they never change.
 STATIC_SECONDS = 365 * 24 * 3600
 SESSION_DAYS = 30
+#: Levels of lists and objects in a JSON body.
+DEPTH = 100
 
 _TOKEN_IN_QUERY = re.compile(r"(?i)([?&](?:token|csrf_token)=)[^&\s\"']*")
 
@@ -43,6 +46,7 @@ def register(app: Flask) -> None:
     """Set limits, cookies and headers."""
     site = app.extensions[KEY]
     app.request_class = _StrictRequest
+    app.json = _StrictJson(app)
     app.session_interface = _Sessions()
     app.secret_key = web_secret(site.shared.root / "web-secret")
     app.config.update(
@@ -111,34 +115,47 @@ class _Sessions(SecureCookieSessionInterface):
         return request.is_secure
 
 
-class _StrictJson:
+class _StrictJson(DefaultJSONProvider):
     """JSON as the standard has it: no NaN, no lone surrogates, no nesting that ends the interpreter."""
 
-    @staticmethod
-    def loads(text: str | bytes, **options: Any) -> Any:
+    sort_keys = False
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
         def refuse(constant: str) -> Any:
             raise ValueError(f"{constant} is not JSON")
 
         try:
-            value = json.loads(text, parse_constant=refuse, **options)
-            json.dumps(value, ensure_ascii=False).encode()
+            value = json.loads(s, parse_constant=refuse, **kwargs)
+            deep = _deeper(value, DEPTH)
+            if not deep:
+                json.dumps(value, ensure_ascii=False).encode()
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            deep = True
         except UnicodeEncodeError:
             raise ValueError("it has half of a surrogate pair") from None
+        if deep:
+            raise ValueError(f"it is nested deeper than {DEPTH} levels")
         return value
 
 
-class _StrictRequest(Request):
-    json_module = _StrictJson
+def _deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(item, levels - 1) for item in inner)
 
-    def on_json_loading_failure(self, e: ValueError | None) -> Any:
+
+class _StrictRequest(Request):
+    def on_json_loading_failed(self, e: ValueError | None) -> Any:
         """Turn it into our own error, which says what is wrong with the text.
 
         Raises:
-            InputError: always.
+            InputError: always, unless the body was cut at the limit.
         """
-        reason = "it is empty" if not self.content_length and not self.get_data() else e
+        body, limit = self.get_data(), self.max_content_length
+        if self.content_length is None and limit is not None and len(body) >= limit:
+            abort(413)  # werkzeug ends such a body at the limit without a word
+        reason = e if body else "it is empty"
         raise InputError(f"The body is not JSON: {reason}.", field="body", fix="Send one JSON object.") from None
 
 

@@ -35,7 +35,7 @@ def index() -> Response:
 def register(body: WorkerIn) -> Response:
     site = current_site()
     check_name(body.id, "worker id", field="id")
-    store.register(site.db, codec.decode(WorkerInfo, body.model_dump()))
+    store.register(site.db, codec.decode(WorkerInfo, body.model_dump()), ttl_seconds=site.config.grace_seconds)
     config = site.config
     return reply(
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, render_template, request
 
 from aeo import workers
+from aeo.core.model import Outcome
 from aeo.store import evaluations as store
 from webapp.site import current_site
 
@@ -26,6 +27,7 @@ def index() -> str:
         total=total,
         offset=offset,
         rows=ROWS,
+        Outcome=Outcome,
         workers=workers.views(site),
         live=any(not item.state.final for item in found),
     )
