@@ -1,0 +1,62 @@
+"""Harbor as an executor: Harbor plans, runs and aggregates; this joins it to the platform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
+from aeo.executors import JobProgress, SubmittedFile, TrialContext
+from aeo.executors.harbor import failure, job, leftovers, planning, summary
+from aeo.executors.harbor.python import harbor_python
+from aeo.executors.harbor.session import HarborSession
+
+
+class HarborExecutor:
+    """See `aeo.executors.Executor`."""
+
+    name = "harbor"
+
+    def version(self) -> str:
+        """Harbor's version here; gets Harbor if it is missing."""
+        return harbor_python().version
+
+    def config_name(self, config: Mapping[str, Any]) -> str:
+        """``job_name`` of a Harbor job configuration."""
+        name = config.get("job_name")
+        return name if isinstance(name, str) else ""
+
+    def plan(self, spec: Spec, file: SubmittedFile) -> Plan:
+        """Resolve a Harbor job configuration into trials with Harbor's own planner."""
+        return planning.plan(spec, file)
+
+    def open(self, evaluation: Evaluation, workdir: Path) -> HarborSession:
+        """Open a session; its driver starts with the first trial."""
+        return HarborSession(evaluation, workdir)
+
+    def fail(
+        self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
+    ) -> None:
+        """Write the folder of a trial that got no result of its own."""
+        failure.fail(evaluation, trial, context, error_type, message)
+
+    def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
+        """Read a finished trial in the platform's words."""
+        return summary.summarise(trial, trial_dir)
+
+    def start_job(self, evaluation: Evaluation, job_dir: Path) -> None:
+        """Write the job's own files."""
+        job.start_job(evaluation, job_dir)
+
+    def refresh_job(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
+        """Bring the running job's ``result.json`` up to date."""
+        job.refresh_job(evaluation, job_dir, progress)
+
+    def merge(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
+        """Close the job with Harbor's own aggregate."""
+        job.merge(evaluation, job_dir, progress)
+
+    def sweep(self, workdir: Path) -> None:
+        """Remove what dead sessions under ``workdir`` left."""
+        leftovers.sweep(workdir)

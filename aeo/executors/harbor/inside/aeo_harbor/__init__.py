@@ -1,0 +1,1 @@
+"""Runs in Harbor's own Python, never in AEO's: the driver, and an environment without containers."""

@@ -1,0 +1,82 @@
+"""The program AEO starts in Harbor's Python.
+
+::
+
+    python -m aeo_harbor.driver plan|merge     one request on stdin, one answer, both one JSON document
+    python -m aeo_harbor.driver run            requests and events as JSON lines, until stdin ends
+
+Answers and events go to what was standard output at the start; from then on standard output is standard error, so that
+nothing a library prints can get between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _take_channels() -> tuple[int, int]:
+    """Take stdin and stdout for ourselves; leave /dev/null and stderr in their places."""
+    requests, events = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return requests, events
+
+
+def _say(events: int, message: Mapping[str, Any]) -> None:
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(events, data) :]
+
+
+def _answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    from aeo_harbor.faults import Faults
+
+    try:
+        if verb == "plan":
+            from aeo_harbor.planning import plan
+
+            return {"ok": plan(request)}
+        from aeo_harbor.merging import merge
+
+        return {"ok": merge(request)}
+    except Faults as faults:
+        return {"faults": faults.found}
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _main() -> None:
+    verb = sys.argv[1]
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+    warnings.simplefilter("ignore", DeprecationWarning)
+    requests, events = _take_channels()
+    if verb == "run":
+        from aeo_harbor.running import serve
+
+        asyncio.run(serve(requests, lambda message: _say(events, message)))
+        os._exit(0)
+    with os.fdopen(requests, "rb") as file:
+        request = json.load(file)
+    _say(events, _answer(verb, request))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,163 @@
+"""What sessions leave when they are killed, and its removal: processes with their namespaces, containers, scratch.
+
+A session notes what it starts before it needs to be found. Nothing that is not noted is touched, and nothing of a session
+whose owner lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_SCRATCH = "harbor"
+#: Seconds one docker command gets.
+_DOCKER_SECONDS = 60.0
+#: Seconds killed processes get to be gone.
+_GONE_SECONDS = 5.0
+
+
+def folder(workdir: Path) -> Path:
+    """A session's own folder in its batch's."""
+    return workdir / _SCRATCH
+
+
+def own(scratch: Path) -> None:
+    """Mark a scratch folder as this process's."""
+    (scratch / "owner").write_text(_identity(os.getpid()))
+
+
+def disown(scratch: Path) -> None:
+    """Take the mark back."""
+    (scratch / "owner").unlink(missing_ok=True)
+
+
+def note_process(scratch: Path, pid: int) -> None:
+    """Note a process that must not outlive the session."""
+    processes = scratch / "processes"
+    processes.mkdir(exist_ok=True)
+    (processes / str(pid)).write_text(_identity(pid))
+
+
+def note_project(scratch: Path, trial: str, content: Path | None) -> None:
+    """Note the compose project that Harbor may start for a trial, and the folder it is started from."""
+    projects = scratch / "projects"
+    projects.mkdir(exist_ok=True)
+    name = project_name(trial)
+    (projects / name).write_text(json.dumps({"project": name, "content": str(content) if content else ""}))
+
+
+def project_name(trial: str) -> str:
+    """Harbor's name of the compose project of a trial."""
+    return re.sub(r"[^a-z0-9_-]", "-", f"{trial}__env".lower())
+
+
+def sweep(workdir: Path) -> None:
+    """Clean up after every dead session in ``workdir``, or in a folder directly in it."""
+    for scratch in (folder(workdir), *sorted(workdir.glob(f"*/{_SCRATCH}"))):
+        if scratch.is_dir() and not scratch.is_symlink() and not _owner_lives(scratch):
+            clean(scratch)
+            disown(scratch)
+
+
+def clean(scratch: Path) -> None:
+    """Remove what a session started, whoever its owner is."""
+    _kill_processes(scratch / "processes")
+    for path in _entries(scratch / "projects"):
+        with suppress(ValueError, OSError, KeyError, TypeError):
+            _remove_project(json.loads(path.read_text()))
+        path.unlink(missing_ok=True)
+    for name in ("roots", "files"):
+        remove(scratch / name)
+
+
+def _owner_lives(scratch: Path) -> bool:
+    try:
+        pid, started = (scratch / "owner").read_text().split()
+    except (OSError, ValueError):
+        return False
+    return pid.isdigit() and _identity(int(pid)) == f"{pid} {started}"
+
+
+def _identity(pid: int) -> str:
+    """A pid with its start time: pids are used again. Without a start time the process is gone."""
+    try:
+        stat_line = Path(f"/proc/{pid}/stat").read_text()
+        fields = stat_line.rpartition(")")[2].split()
+        return f"{pid} {fields[19]}" if fields[0] != "Z" else f"{pid} "
+    except (OSError, IndexError):
+        return f"{pid} "
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from sorted(path.iterdir())
+
+
+def _kill_processes(processes: Path) -> None:
+    killed = []
+    for path in _entries(processes):
+        pid = path.name
+        with suppress(OSError, ValueError):
+            noted = path.read_text()
+            if pid.isdigit() and noted.split()[1:] and _identity(int(pid)) == noted:
+                # Each is the leader of its own group and session.
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(pid), signal.SIGKILL)
+                killed.append((int(pid), noted))
+        path.unlink(missing_ok=True)
+    deadline = time.monotonic() + _GONE_SECONDS
+    while any(_identity(pid) == noted for pid, noted in killed) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _remove_project(noted: dict[str, Any]) -> None:
+    """Remove containers, networks and volumes of one compose project, if this worker started it."""
+    project, content = str(noted["project"]), str(noted["content"])
+    if shutil.which("docker") is None:
+        return
+    label = f"label=com.docker.compose.project={project}"
+    shape = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
+    for line in _docker("ps", "--all", "--filter", label, "--format", shape).splitlines():
+        container, _, started_from = line.partition(" ")
+        # Another worker of this machine may run the same trial by now: it does so from its own folder.
+        if content and not Path(started_from).is_relative_to(content):
+            return
+        _docker("rm", "--force", "--volumes", container)
+    for kind in ("network", "volume"):
+        for name in _docker(kind, "ls", "--quiet", "--filter", label).split():
+            _docker(kind, "rm", name)
+
+
+def _docker(*arguments: str) -> str:
+    try:
+        answer = subprocess.run(
+            ["docker", *arguments], capture_output=True, text=True, timeout=_DOCKER_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def remove(path: Path) -> None:
+    """Remove a folder tree, also where a trial took away our right to list or write its folders."""
+
+    def retry(_function: Callable[..., Any], name: str, _info: Any) -> None:
+        with suppress(OSError):
+            Path(name).parent.chmod(stat.S_IRWXU)
+            if not Path(name).is_symlink():
+                Path(name).chmod(stat.S_IRWXU)
+
+    # The first round opens what is closed, the second removes it.
+    for _ in range(2):
+        if path.exists():
+            shutil.rmtree(path, onerror=retry)

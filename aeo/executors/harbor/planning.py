@@ -1,0 +1,72 @@
+"""Plans an evaluation through the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aeo import codec
+from aeo.core.errors import InputError, Problem
+from aeo.core.model import ContentFolder, Needs, Plan, PlannedTrial, Spec
+from aeo.core.names import check_name
+from aeo.executors import SubmittedFile, source
+from aeo.executors.harbor import program, secrets
+
+
+def plan(spec: Spec, file: SubmittedFile) -> Plan:
+    """See `aeo.executors.Executor.plan`."""
+    check_name(spec.name, "job name", field="name")
+    config = codec.encode(spec.config)
+    _refuse_secrets(config, file)
+    answer = program.call(
+        "plan",
+        {
+            "config": config,
+            "name": spec.name,
+            "folder": file.folder,
+            "agent_timeout_multiplier": spec.agent_timeout_multiplier,
+        },
+    )
+    if "faults" in answer:
+        raise InputError(problems=tuple(_problem(fault, file) for fault in answer["faults"]))
+    said = answer["ok"]
+    return Plan(
+        trials=tuple(_trial(trial) for trial in said["trials"]),
+        contents=tuple(ContentFolder(**content) for content in said["contents"]),
+        header=said["header"],
+        version=said["version"],
+        warnings=tuple(said["warnings"]),
+    )
+
+
+def _refuse_secrets(config: Mapping[str, Any], file: SubmittedFile) -> None:
+    found = secrets.find(config)
+    if found:
+        raise InputError(problems=tuple(_secret(item, file) for item in found))
+
+
+def _secret(found: secrets.Found, file: SubmittedFile) -> Problem:
+    name = str(found.path[-1]).upper() if found.resolvable else "NAME"
+    if not name.isidentifier():
+        name = "NAME"
+    here = f"Write ${{{name}}} and set {name} in each worker's environment."
+    elsewhere = (
+        "Move it to the agent's or the environment's 'env' as ${NAME} and set NAME in each worker's environment."
+    )
+    return Problem(
+        message="holds a secret, which would be stored with the plan and with every result.",
+        field=source.place(file.name, file.text, found.path),
+        fix=here if found.resolvable else elsewhere,
+    )
+
+
+def _problem(fault: Mapping[str, Any], file: SubmittedFile) -> Problem:
+    return Problem(
+        message=str(fault["message"]),
+        field=source.place(file.name, file.text, fault["path"]),
+        fix=str(fault["fix"]),
+    )
+
+
+def _trial(said: Mapping[str, Any]) -> PlannedTrial:
+    return PlannedTrial(**{**said, "needs": Needs(**said["needs"])})

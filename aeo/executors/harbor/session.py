@@ -1,0 +1,211 @@
+"""The worker's side of a batch: one driver process that stays up between trials.
+
+::
+
+    <workdir>/harbor/
+    ├── owner           process that opened the session; while it lives nobody else cleans up here
+    ├── processes/      what must not outlive the session, one file each (see the driver's `traces`)
+    ├── projects/       compose projects of trials that ran, with the task folder they ran from
+    ├── run/ roots/ files/   scratch of the trial that runs
+    └── driver.log      what the driver and Harbor's console said
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from aeo.config import from_environment
+from aeo.core.errors import ExecutorFailed, InputError
+from aeo.core.model import Evaluation, PlannedTrial
+from aeo.executors import TrialContext
+from aeo.executors.harbor import leftovers, program, trial_files
+from aeo.executors.harbor.python import harbor_python
+
+#: Seconds the driver gets to end once it has nothing to do.
+_CLOSE_SECONDS = 5.0
+#: Seconds a killed driver's processes get to be gone.
+_KILL_SECONDS = 5.0
+
+
+class HarborSession:
+    """See `aeo.executors.Session`. The driver lives no longer than the thread that runs trials."""
+
+    def __init__(self, evaluation: Evaluation, workdir: Path) -> None:
+        self._header = evaluation.plan.header
+        self._scratch = leftovers.folder(workdir)
+        self._scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        leftovers.own(self._scratch)
+        self._driver: subprocess.Popen[bytes] | None = None
+        # Held while `stop` looks at or signals the trial that runs, so that it never reaches the next one.
+        self._lock = threading.Lock()
+        self._running = ""
+        self._stopped = ""
+        self._killer: threading.Timer | None = None
+
+    def run(self, trial: PlannedTrial, context: TrialContext, on_event: Callable[[str], None]) -> None:
+        """See `aeo.executors.Session.run`."""
+        with self._lock:
+            self._running, self._stopped = trial.name, ""
+        try:
+            driver = self._started()
+            leftovers.note_project(self._scratch, trial.name, context.content_dir)
+            self._send(driver, self._request(trial, context))
+            self._follow(driver, on_event)
+            if not (context.trial_dir / "result.json").is_file():
+                raise ExecutorFailed("Harbor left no result.")
+        except ExecutorFailed:
+            self._salvage(trial, context)
+            raise
+        finally:
+            with self._lock:
+                self._running = ""
+                if self._killer is not None:
+                    self._killer.cancel()
+                    self._killer = None
+
+    def _request(self, trial: PlannedTrial, context: TrialContext) -> dict[str, Any]:
+        return {
+            "verb": "run",
+            "config": trial_files.config(self._header, trial, context.final_dir),
+            "lock": trial_files.lock(self._header, trial),
+            "info": trial_files.agent_info(self._header, trial),
+            "task": trial.task,
+            "checksum": trial.payload["checksum"],
+            "content": str(context.content_dir),
+            "trial_dir": str(context.trial_dir),
+            "final_dir": context.final_dir,
+            "started_at": datetime.now(timezone.utc).isoformat(),
+        }
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._driver is not None and self._driver.poll() is None:
+            return self._driver
+        self._bury()
+        with (self._scratch / "driver.log").open("ab") as log:
+            driver = subprocess.Popen(
+                program.arguments(harbor_python(), "run"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self._scratch,
+                env=program.environment(AEO_HARBOR_SCRATCH=str(self._scratch)),
+                start_new_session=True,
+            )
+        with self._lock:
+            self._driver = driver
+        leftovers.note_process(self._scratch, driver.pid)
+        self._send(driver, {"verb": "header", "header": self._header})
+        self._follow(driver, lambda _phase: None)
+        return driver
+
+    def _send(self, driver: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
+        assert driver.stdin is not None
+        try:
+            driver.stdin.write(json.dumps(message).encode() + b"\n")
+            driver.stdin.flush()
+        except OSError:
+            raise ExecutorFailed(self._died(driver)) from None
+
+    def _follow(self, driver: subprocess.Popen[bytes], on_event: Callable[[str], None]) -> None:
+        """Read events until the one that ends what was asked for."""
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            event = json.loads(line)
+            if event["event"] == "phase":
+                on_event(event["phase"])
+            elif event["event"] == "failed":
+                raise ExecutorFailed(f"Harbor could not run the trial: {event['message']}")
+            else:
+                return
+        raise ExecutorFailed(self._died(driver))
+
+    def _died(self, driver: subprocess.Popen[bytes]) -> str:
+        self._bury()
+        with self._lock:
+            stopped = self._stopped
+        if stopped:
+            return f"The trial did not stop in time ({stopped}) and was killed."
+        code = driver.returncode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        with suppress(OSError):
+            said = program.last_lines((self._scratch / "driver.log").read_bytes()[-4096:])
+            return f"Harbor's driver {how}: {said}"
+        return f"Harbor's driver {how}."
+
+    def _salvage(self, trial: PlannedTrial, context: TrialContext) -> None:
+        """Keep what a trial without a result left, for whoever wants to know why."""
+        ran = self._scratch / "run" / trial.name
+        for entry in ran.iterdir() if ran.is_dir() else ():
+            if entry.name != "result.json":
+                with suppress(OSError, shutil.Error):
+                    shutil.move(str(entry), str(context.trial_dir / entry.name))
+        (context.trial_dir / "result.json").unlink(missing_ok=True)
+
+    def stop(self, reason: str) -> None:
+        """See `aeo.executors.Session.stop`. The driver gets the signal; it ends what it started, in Harbor's order."""
+        with self._lock:
+            driver = self._driver
+            if not self._running or self._stopped:
+                return
+            self._stopped = reason or "stopped"
+            self._killer = threading.Timer(_stop_seconds(), self._kill, (self._running,))
+            self._killer.daemon = True
+            self._killer.start()
+            if driver is not None and driver.poll() is None:
+                driver.send_signal(signal.SIGTERM)
+
+    def _kill(self, trial: str) -> None:
+        with self._lock:
+            if self._running == trial and self._driver is not None:
+                _kill_group(self._driver)
+
+    def _bury(self) -> None:
+        """End a driver and all it started."""
+        with self._lock:
+            driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        _kill_group(driver)
+        with suppress(subprocess.TimeoutExpired):
+            driver.wait(_KILL_SECONDS)
+        for stream in (driver.stdin, driver.stdout):
+            with suppress(OSError):
+                assert stream is not None
+                stream.close()
+        leftovers.clean(self._scratch)
+
+    def close(self) -> None:
+        """See `aeo.executors.Session.close`."""
+        with suppress(Exception):
+            driver = self._driver
+            if driver is not None and driver.stdin is not None:
+                with suppress(OSError):
+                    driver.stdin.close()
+                with suppress(subprocess.TimeoutExpired):
+                    driver.wait(_CLOSE_SECONDS)
+            self._bury()
+        leftovers.disown(self._scratch)
+
+
+def _kill_group(driver: subprocess.Popen[bytes]) -> None:
+    # Not after it was waited for: its number may be another's by then.
+    if driver.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(driver.pid, signal.SIGKILL)
+
+
+def _stop_seconds() -> float:
+    try:
+        return from_environment().stop_seconds
+    except InputError:
+        return 10.0
