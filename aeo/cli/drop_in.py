@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from aeo.core.errors import AeoError, ExecutorFailed, InputError, Problem
 from aeo.executors.harbor.python import harbor_python, plugin_path
 
@@ -57,7 +59,7 @@ def ask(args: Sequence[str], *, also: Sequence[str] = ()) -> Answer:
     Raises:
         Unavailable: there is no Harbor here and none could be made.
     """
-    python = harbor_python(create=True)
+    python = harbor_python(create=True, progress=lambda text: click.echo(text, err=True))
     paths = [str(plugin_path()), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,

@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_fake import ID, ONE, TRIALS, FakeController, Reply, aeo, detail, ended, fake, problem, status, worker
+from waiting import eventually
 
 from aeo.cli import COMMANDS
 
@@ -133,9 +133,7 @@ def test_interrupted_while_waiting_it_runs_on(aeo: Any, fake: FakeController) ->
         # A test run started in the background ignores the signal, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 30
-    while len(fake.made("GET", ONE)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: len(fake.made("GET", ONE)) >= 2, timeout=30)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

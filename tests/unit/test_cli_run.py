@@ -57,7 +57,7 @@ def harbor(fake: FakeController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     package = tmp_path / "plugin" / "harbor" / "cli"
     package.mkdir(parents=True)
     (package / "main.py").write_text(HARBOR)
-    monkeypatch.setattr(drop_in, "harbor_python", lambda create: FakePython(Path(sys.executable)))
+    monkeypatch.setattr(drop_in, "harbor_python", lambda **_: FakePython(Path(sys.executable)))
     monkeypatch.setattr(drop_in, "plugin_path", lambda: tmp_path / "plugin")
     monkeypatch.setenv("PYTHONUTF8", "1")
     fake.answer("POST", "/api/evaluations", Reply({"evaluation": status(), "warnings": []}, 201))
