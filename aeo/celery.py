@@ -6,6 +6,7 @@ import logging
 import platform
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,7 +77,9 @@ class Stop:
 
 def consume(app: Celery, *, name: str, queue: str, slots: int, stop: Stop) -> int:
     """Run a queue's messages in threads of this process until it is told to stop; returns the exit code."""
-    worker = app.Worker(
+    # JSON carries no code, so root (usual in a container) is no danger of Celery's making.
+    warnings.filterwarnings("ignore", message="You're running the worker with superuser")
+    worker: Any = app.Worker(
         hostname=f"{name}@{platform.node()}",
         queues=[queue],
         concurrency=slots,
@@ -102,7 +105,7 @@ def _on_signals(stop: Stop) -> None:
     def handle(*_: object) -> None:
         if state.should_stop is None:
             stop.warm()
-            state.should_stop = 0
+            state.should_stop = 0  # type: ignore[assignment]  # an exit code, says Celery's own code
         else:
             stop.cold()
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from aeo import executors, lock, outbox, registration, tasks, workers
 from aeo import control as control_loops
+from aeo import executors, lock, outbox, registration, tasks, workers
 from aeo.celery import Stop, consume, make_app, messages_running
 from aeo.config import Config, from_environment
 from aeo.core.errors import AeoError, InputError, Refused, TransferFailed, Unavailable
@@ -32,7 +32,6 @@ from aeo.site import WorkerSite, open_site
 from aeo.store.connection import connect
 from aeo.transfer import move, remote
 from aeo.transfer.remote import Remote
-from webapp.server import serve
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,10 @@ log = logging.getLogger(__name__)
 CONTROL_SLOTS = 2
 
 
-def worker(config: Config) -> int:
+def worker(config: Config, *, mounted: Path | None = None) -> int:
     """Run a worker until SIGTERM: then the running trials are finished; at a second one they are given back.
+
+    ``mounted`` is where the controller's shared root appears on this machine, if it is shared under another path.
 
     Raises:
         Conflict: its local root or its id is in use.
@@ -55,7 +56,7 @@ def worker(config: Config) -> int:
         _sweep(local)
         info = workers.info(config, boot=secrets.token_hex(8), instance=_instance(identity))
         try:
-            config = _introduce(config, info, told)
+            config = _introduce(config, info, told, mounted)
             place = _reach(config, told)
         except Unavailable:
             if told.is_set():
@@ -123,7 +124,7 @@ class Stay:
         if self.wanted is WorkerState.LOST:
             return "another worker has this id"
         if self.wanted in (WorkerState.PAUSED, WorkerState.DRAINING):
-            return self.wanted.value
+            return str(self.wanted.value)
         return workers.low_disk(self.local.root)
 
     def look(self, boot: str) -> Heartbeat:
@@ -133,7 +134,7 @@ class Stay:
 
 def _instance(identity: IO[str]) -> str:
     """The id that lives in a worker's local root, made at its first start."""
-    text = identity.read()
+    text: str = identity.read()
     if not text:
         text = json.dumps({"instance": secrets.token_hex(8)})
         identity.write(text)
@@ -152,9 +153,11 @@ def _sweep(local: Local) -> None:
             log.exception("executor %s could not sweep %s", name, local.batches)
 
 
-def _introduce(config: Config, info: WorkerInfo, told: threading.Event) -> Config:
+def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted: Path | None) -> Config:
     """Register, and take from the answer what was not given by hand."""
     found = registration.register_patiently(config, info, told)
+    if mounted is not None and remote.parse(found.transfer_url).kind == "local":
+        found = replace(found, transfer_url=str(mounted.resolve()))
     return replace(
         config,
         broker_url=config.broker_url or found.broker_url,
@@ -228,6 +231,9 @@ def control(config: Config) -> int:
 
 def web(config: Config) -> int:
     """Run the web process until SIGTERM."""
+    # Here, so that a worker does not load the web application.
+    from webapp.server import serve
+
     serve(open_site(config))
     return 0
 

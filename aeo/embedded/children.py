@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -199,3 +200,25 @@ def _reap(family: Sequence[psutil.Process]) -> None:
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+@contextmanager
+def interruptible() -> Iterator[list[Callable[[], None]]]:
+    """The first SIGTERM or SIGINT raises KeyboardInterrupt; later ones call what is in the list."""
+    hurry: list[Callable[[], None]] = []
+    first = True
+
+    def handle(*_: object) -> None:
+        nonlocal first
+        if first:
+            first = False
+            raise KeyboardInterrupt
+        for call in hurry:
+            call()
+
+    old = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield hurry
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,242 @@
+"""``aeo controller``, ``aeo worker``, ``aeo up``: the long-running programs."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from aeo import processes
+from aeo.cli.demo import demo
+from aeo.config import PREFIX, Config, from_environment
+from aeo.core.errors import InputError
+from aeo.embedded import local
+from aeo.embedded.children import interruptible
+from aeo.embedded.local import Controller
+
+__all__ = ["controller", "demo", "up", "worker"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: Settings that must not be read by everyone on the machine, as arguments can.
+SECRETS = ("auth_token", "broker_url", "worker_broker_url", "transfer_password")
+
+#: What each flag means, for help.
+_HELP: Mapping[str, str] = {
+    "host": "Address to listen on.",
+    "port": "Port to listen on.",
+    "shared_root": "The controller's folder: evaluations, tasks, inbox, embedded server.",
+    "jobs_dir": "Where merged jobs appear (default: jobs in the shared root).",
+    "auth_token": "The token of API, pages and workers (default: made at first start, kept in the shared root).",
+    "broker_url": "redis:// or rediss:// address of the broker (default: an embedded server).",
+    "worker_broker_url": "The broker's address as workers reach it (default: the same).",
+    "transfer_url": "Where workers push results to: a path, ssh://USER@HOST/PATH or rsync://USER@HOST/MODULE.",
+    "transfer_password": "Password for rsync://.",
+    "lease_seconds": "How long a trial stays a silent worker's.",
+    "grace_seconds": "Silence after which a worker counts as lost.",
+    "refresh_seconds": "Least time between two updates of a running job's result.json.",
+    "max_body": "Largest request body, bytes.",
+    "controller_url": "The controller's address.",
+    "worker_id": "The worker's id, unique among all.",
+    "display_name": "Its name on pages (default: the id).",
+    "local_root": "The worker's own folder: tasks, running trials, results not yet pushed.",
+    "slots": "Trials at once.",
+    "poll_interval": "Seconds between heartbeats.",
+    "stop_seconds": "What a running trial gets to stop before it is killed.",
+}
+_OF_WORKERS: Mapping[str, str] = {
+    "host": "This machine's name on pages (default: its own name).",
+    "shared_root": "Where the controller's folder is mounted here (default: at the path the controller says).",
+    "auth_token": "The controller's token.",
+    "broker_url": "The broker's address (default: what the controller says).",
+    "transfer_url": "Where results go: a path, ssh://… or rsync://… (default: what the controller says).",
+}
+_CONTROLLER = (
+    *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
+    *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "max_body"),
+)
+_WORKER = (
+    *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
+    *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds"),
+)
+_UP = ("host", "port", "shared_root", "jobs_dir", "auth_token", "slots", "poll_interval")
+
+
+def settings(names: tuple[str, ...], texts: Mapping[str, str]) -> Callable[[_F], _F]:
+    """A flag for each of these settings."""
+    defaults = {item.name: item.default for item in fields(Config)}
+
+    def option(name: str) -> Callable[[_F], _F]:
+        text, default = {**_HELP, **texts}[name], defaults[name]
+        if "default" not in text and isinstance(default, (str, int, float, Path)) and str(default):
+            text += f" [default: {default}]"
+        if name in SECRETS:
+            text += " @FILE reads it from a file."
+        flag = "--" + name.replace("_", "-")
+        return click.option(flag, name, help=f"{text} [{PREFIX}{name.upper()}]", metavar=name.split("_")[-1].upper())
+
+    def apply(command: _F) -> _F:
+        return reduce(lambda inner, name: option(name)(inner), reversed(names), command)
+
+    return apply
+
+
+def read(flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None) -> Config:
+    """The configuration from flags and ``AEO_*``; a secret may be named as ``@FILE`` in either.
+
+    Raises:
+        InputError: a value is not valid, or a file cannot be read.
+    """
+    environment = os.environ if environment is None else environment
+    resolved = dict(flags)
+    for name in SECRETS:
+        value = resolved.get(name) or environment.get(PREFIX + name.upper(), "")
+        if value.startswith("@"):
+            resolved[name] = _secret(Path(value[1:]), name)
+    return from_environment(environment, **resolved)
+
+
+def _secret(path: Path, name: str) -> str:
+    field = "--" + name.replace("_", "-")
+    try:
+        text = path.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.", field=field) from None
+    if not text:
+        raise InputError(f"{path} is empty.", field=field)
+    return text
+
+
+def hide_secrets() -> None:
+    """Run this program anew without the secrets among its arguments, if it was given any: `ps` shows arguments."""
+    kept, found = _split(sys.argv[1:])
+    if found:
+        variables = {PREFIX + name.upper(): value for name, value in found.items()}
+        os.execve(sys.executable, [sys.executable, sys.argv[0], *kept], {**os.environ, **variables})  # noqa: S606
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Arguments without the secrets' flags, and the secrets."""
+    kept, found, rest = [], {}, iter(arguments)
+    names = {"--" + name.replace("_", "-"): name for name in SECRETS}
+    for argument in rest:
+        flag, given, value = argument.partition("=")
+        if flag in names:
+            found[names[flag]] = value if given else next(rest, "")
+        else:
+            kept.append(argument)
+    return kept, found
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  aeo controller
+  aeo controller --shared-root /srv/aeo --jobs-dir /srv/jobs
+  AEO_BROKER_URL=redis://:password@10.0.0.5:6379/0 aeo controller"""
+)
+@settings(_CONTROLLER, {})
+def controller(**flags: str | None) -> None:
+    """Run the controller: web pages, API and the control process, until Ctrl-C or SIGTERM."""
+    config = read(flags)
+    hide_secrets()
+    processes.log_to_stderr()
+    run(config)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  AEO_AUTH_TOKEN=... aeo worker --controller-url http://127.0.0.1:17380 --worker-id gpu-1 --slots 4
+  aeo worker --auth-token @token --transfer-url ssh://aeo@controller/srv/aeo
+
+A token in an argument is seen by everyone on the machine for a moment: prefer AEO_AUTH_TOKEN or @FILE."""
+)
+@settings(_WORKER, _OF_WORKERS)
+@click.pass_context
+def worker(ctx: click.Context, /, **flags: str | None) -> None:
+    """Run a worker on this machine until SIGTERM or Ctrl-C; a second signal gives running trials back."""
+    named = flags["host"] or os.environ.get(f"{PREFIX}HOST")
+    config = read({**flags, "host": named or platform.node()})
+    mounted = flags["shared_root"] or os.environ.get(f"{PREFIX}SHARED_ROOT")
+    hide_secrets()
+    processes.log_to_stderr()
+    ctx.exit(processes.worker(config, mounted=Path(mounted).expanduser() if mounted else None))
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  aeo up
+  aeo up --workers 3 --slots 2
+  aeo up --worker big=8 --worker small=1"""
+)
+@click.option("--workers", "count", type=click.IntRange(0), help="How many workers, each with --slots (default 1).")
+@click.option("--worker", "named", multiple=True, metavar="NAME=SLOTS", help="A worker by name; repeatable.")
+@settings(_UP, {"slots": "Slots of each worker that --workers starts."})
+def up(count: int | None, named: tuple[str, ...], **flags: str | None) -> None:
+    """Run server, controller and workers on this machine, until Ctrl-C or SIGTERM."""
+    config = read(flags)
+    workers = [_named(text) for text in named]
+    more = count if count is not None else int(not workers)
+    workers += [(f"worker-{place}", config.slots) for place in range(1, more + 1)]
+    hide_secrets()
+    processes.log_to_stderr()
+    run(config, workers)
+
+
+def _named(text: str) -> tuple[str, int]:
+    name, _, slots = text.partition("=")
+    if not (name and slots.isascii() and slots.isdigit() and int(slots) > 0):
+        raise InputError(f"{text!r} is not NAME=SLOTS.", field="--worker")
+    return name, int(slots)
+
+
+def run(config: Config, workers: Sequence[tuple[str, int]] = ()) -> None:
+    """Run a controller and these workers (id, slots), until a signal.
+
+    Raises:
+        AeoError: it could not start, or a part gave up.
+    """
+    with interruptible() as hurry:
+        try:
+            with local.controller(config) as running:
+                hurry.append(running.crew.hurry)
+                for id, slots in workers:
+                    running.add_worker(id, slots)
+                _announce(config, running)
+                while not running.crew.failed.wait(3600):
+                    pass
+                running.crew.check()
+        except KeyboardInterrupt:
+            click.echo("Stopped.", err=True)
+
+
+def _announce(config: Config, running: Controller) -> None:
+    if not _loopback(config.host):
+        click.echo(
+            f"WARNING: {config.host} is reachable from other machines, over plain HTTP. Whoever reads the network gets "
+            "the token, and with it runs programs on every worker. Prefer 127.0.0.1 behind SSH or a TLS proxy.",
+            err=True,
+        )
+    click.echo(f"Controller: {running.url}", err=True)
+    if sys.stderr.isatty():
+        click.echo(f"Sign in:    {running.url}/?token={running.config.auth_token}", err=True)
+    elif not config.auth_token:
+        # Not a terminal: a log, which others may read.
+        click.echo(f"Its token is kept in {running.shared.token}.", err=True)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
