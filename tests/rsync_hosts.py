@@ -13,23 +13,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
+
 PASSWORD = "correct horse battery staple"
-
-
-def require(condition: bool, reason: str) -> None:
-    """Skip the test unless the condition holds; under CI, fail it."""
-    if condition:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def missing(*programs: str) -> str:
@@ -68,15 +60,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 20.0) -> None:
-    """Poll until the condition holds; fail the test after the deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {what}")
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -147,9 +130,7 @@ def _running(command: list[str], output: Path, port: int, *, greeting: bytes) ->
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, text=False
         )
     try:
-        wait_until(
-            lambda: process.poll() is not None or _greets(port, greeting), f"{command[0]} answers on port {port}"
-        )
+        eventually(lambda: process.poll() is not None or _greets(port, greeting), 20)
         if process.poll() is not None:
             pytest.fail(f"{command[0]} ended: {output.read_text()}")
         yield process.pid

@@ -70,8 +70,9 @@ def fetch(remote: Remote, source: str, target: Path, *, only: Sequence[str] = ()
         if target.exists():
             return
         part = target.with_name(f".{target.name}.part")
-        if remote.kind == "local" and not rsync.installed():
-            _fetch_copy(_local(remote, parts), part, names)
+        place = _local(remote, parts) if remote.kind == "local" else None
+        if place and not rsync.installed():
+            _fetch_copy(place, part, names)
         else:
             _fetch(remote, source, part, names, password, what)
         missing = [name for name in names if not (part / name).is_file()]

@@ -18,7 +18,9 @@ import pytest
 from aeo.core.errors import InputError, TransferFailed
 from aeo.transfer import manifest, move, rsync
 from aeo.transfer.remote import Remote, parse
-from tests.rsync_hosts import PASSWORD, free_port, missing, require, rsync_daemon, ssh_server, wait_until
+from tests.needs import require
+from tests.rsync_hosts import PASSWORD, free_port, missing, rsync_daemon, ssh_server
+from tests.waiting import eventually
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 KINDS = ("local", "copy", "rsync", "ssh")
@@ -253,7 +255,7 @@ def test_many_may_fetch_one_folder_and_see_it_whole(end: End, tmp_path: Path, re
         thread.start()
     for thread in fetchers:
         thread.join()
-    wait_until(lambda: bool(seen), "the watcher sees the folder")
+    eventually(lambda: bool(seen))
     stop.set()
     watcher.join()
     assert failures == []
@@ -292,6 +294,8 @@ def test_a_link_in_the_root_does_not_lead_out(
     (end.root / "way-out").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="leads out"):
         end.push(run_dir, "way-out/x")
+    with pytest.raises(InputError, match="leads out"):
+        end.fetch("way-out", tmp_path / "fetched")
     assert everything(tmp_path / "elsewhere") == set()
 
 
@@ -532,7 +536,7 @@ def test_an_interrupted_push_goes_on_where_it_stopped(
         assert not pushing.is_alive()
     assert [error.permanent for error in failures] == [False]
     # The daemon's side ends by itself; what came stays under the final name.
-    wait_until(lambda: (arrived / "big").exists() and (arrived / "big").stat().st_size > 1_000_000, "a part is kept")
+    eventually(lambda: (arrived / "big").exists() and (arrived / "big").stat().st_size > 1_000_000)
     with pytest.raises(InputError):
         manifest.verify(made_now, arrived)
     inode = (arrived / "big").stat().st_ino

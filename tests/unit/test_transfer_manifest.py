@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aeo import codec
@@ -187,7 +187,6 @@ def test_empty_folders_do_not_matter(run_dir: Path) -> None:
     manifest.verify(made_now, run_dir)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TREES.filter(bool), st.data())
 def test_any_change_is_detected(files: dict[str, bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as scratch:
