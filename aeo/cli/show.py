@@ -72,7 +72,7 @@ def evaluation(view: EvaluationView) -> None:
     click.echo(view.name)
     for name, value in lines.items():
         if value:
-            click.echo(f"  {name:<11}{value}")
+            click.echo(f"  {name:<12}{value}")
     scores(view.scores)
     shares(view.shares)
     runs(view.runs)
