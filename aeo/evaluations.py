@@ -24,6 +24,9 @@ from aeo.store.evaluations import EvaluationStatus
 from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
 
+#: A run's folder and manifest are named after the trial, its token and an ending, and names have 200 characters.
+LONGEST_TRIAL_NAME = 160
+
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
@@ -112,6 +115,8 @@ def _check_plan(plan: Plan) -> Plan:
     seen: set[str] = set()
     for trial in plan.trials:
         check_name(trial.name, "trial name")
+        if len(trial.name) > LONGEST_TRIAL_NAME:
+            raise InputError(f"the trial name {trial.name!r} is longer than {LONGEST_TRIAL_NAME} characters.")
         if trial.name in seen:
             raise InputError(f"two trials are named {trial.name!r}.")
         seen.add(trial.name)
