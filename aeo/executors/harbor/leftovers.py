@@ -1,7 +1,7 @@
 """What sessions leave when they are killed, and its removal: processes with their namespaces, containers, scratch.
 
-A session notes what it starts before it needs to be found. Nothing that is not noted is touched, and nothing of a session
-whose owner lives.
+A session notes what it starts before it needs to be found. Nothing that is not noted is touched, and nothing of a
+session whose owner lives.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ def note_process(scratch: Path, pid: int) -> None:
 
 
 def note_project(scratch: Path, trial: str, content: Path | None) -> None:
-    """Note the compose project that Harbor may start for a trial, and the folder it is started from."""
+    """Note the compose projects that Harbor may start for a trial, and the folder they are started from."""
     projects = scratch / "projects"
     projects.mkdir(exist_ok=True)
-    name = project_name(trial)
-    (projects / name).write_text(json.dumps({"project": name, "content": str(content) if content else ""}))
+    (projects / trial).write_text(json.dumps({"trial": trial, "content": str(content) if content else ""}))
 
 
-def project_name(trial: str) -> str:
-    """Harbor's name of the compose project of a trial."""
-    return re.sub(r"[^a-z0-9_-]", "-", f"{trial}__env".lower())
+def is_project_of(project: str, trial: str) -> bool:
+    """Whether Harbor names a compose project so for this trial: its environment, or one of its verifiers."""
+    own = re.sub(r"[^a-z0-9_-]", "-", trial.lower())
+    return project == f"{own}__env" or project.startswith(f"{own}__verifier__")
 
 
 def sweep(workdir: Path) -> None:
@@ -74,7 +74,7 @@ def clean(scratch: Path) -> None:
     _kill_processes(scratch / "processes")
     for path in _entries(scratch / "projects"):
         with suppress(ValueError, OSError, KeyError, TypeError):
-            _remove_project(json.loads(path.read_text()))
+            _remove_projects(json.loads(path.read_text()))
         path.unlink(missing_ok=True)
     for name in ("roots", "files"):
         remove(scratch / name)
@@ -120,22 +120,31 @@ def _kill_processes(processes: Path) -> None:
         time.sleep(0.02)
 
 
-def _remove_project(noted: dict[str, Any]) -> None:
-    """Remove containers, networks and volumes of one compose project, if this worker started it."""
-    project, content = str(noted["project"]), str(noted["content"])
+def _remove_projects(noted: dict[str, Any]) -> None:
+    """Remove containers, networks and volumes of a trial's compose projects, if this worker started them."""
+    trial, content = str(noted["trial"]), str(noted["content"])
     if shutil.which("docker") is None:
         return
-    label = f"label=com.docker.compose.project={project}"
-    shape = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
-    for line in _docker("ps", "--all", "--filter", label, "--format", shape).splitlines():
-        container, _, started_from = line.partition(" ")
+    for container, project, started_from in _labelled("ps", "ID", "--all"):
+        if not is_project_of(project, trial):
+            continue
         # Another worker of this machine may run the same trial by now: it does so from its own folder.
         if content and not Path(started_from).is_relative_to(content):
             return
         _docker("rm", "--force", "--volumes", container)
-    for kind in ("network", "volume"):
-        for name in _docker(kind, "ls", "--quiet", "--filter", label).split():
-            _docker(kind, "rm", name)
+    for kind, shown in (("network", "ID"), ("volume", "Name")):
+        for name, project, _ in _labelled(kind, shown, "ls"):
+            if is_project_of(project, trial):
+                _docker(kind, "rm", name)
+
+
+def _labelled(kind: str, shown: str, *more: str) -> Iterator[tuple[str, str, str]]:
+    """Name, compose project and folder it was started from, of everything that compose made."""
+    prefix = "com.docker.compose.project"
+    shape = f'{{{{.{shown}}}}}\t{{{{.Label "{prefix}"}}}}\t{{{{.Label "{prefix}.working_dir"}}}}'
+    for line in _docker(kind, *more, "--filter", f"label={prefix}", "--format", shape).splitlines():
+        name, project, started_from = (*line.split("\t"), "", "")[:3]
+        yield name, project, started_from
 
 
 def _docker(*arguments: str) -> str:

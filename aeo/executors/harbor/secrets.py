@@ -1,7 +1,7 @@
 """Finds secrets that stand in a job configuration as they are.
 
-They would end up in the plan, in every trial's ``config.json`` and in the results. ``${NAME}`` keeps them in the workers'
-environment instead.
+They would end up in the plan, in every trial's ``config.json`` and in the results. ``${NAME}`` keeps them in the
+workers' environment instead.
 """
 
 from __future__ import annotations
@@ -24,25 +24,11 @@ _SECRET_WORDS = frozenset(
 #: Words that say the key is about a secret and holds none, or is about something else.
 _HARMLESS_WORDS = frozenset(
     {
-        *(
-            "N",
-            "NUM",
-            "MAX",
-            "MIN",
-            "COUNT",
-            "LIMIT",
-            "LENGTH",
-            "SIZE",
-            "NAME",
-            "PATH",
-            "FILE",
-            "TYPE",
-            "MODE",
-            "HEADER",
-        ),
-        *("PUBLIC", "PRIMARY", "FOREIGN", "SORT", "URL", "FORMAT", "ENABLED"),
+        *("COUNT", "LIMIT", "LENGTH", "SIZE", "NAME", "PATH", "FILE", "TYPE", "MODE"),
+        *("HEADER", "URL", "FORMAT", "ENABLED", "ID", "STYLE", "METHOD"),
     }
 )
+_HARMLESS_FIRST = frozenset({"N", "NUM", "MAX", "MIN", "PUBLIC", "PRIMARY", "FOREIGN", "SORT"})
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 #: What well-known services' keys look like, whatever the field is called.
 _SHAPES = re.compile(
@@ -104,7 +90,6 @@ def _is_secret(value: str, path: tuple[str | int, ...], checks_keys: bool) -> bo
 def looks_secret(key: str) -> bool:
     """Whether a key of this name holds a secret: ``api_key``, ``authToken``; not ``max_tokens``, ``tokenizer``."""
     words = [word.upper() for word in _WORD.findall(key)]
-    joined = {a + b for a, b in zip(words, words[1:], strict=False)}
-    if not {*words, *joined} & _SECRET_WORDS:
+    if not set(words) & _SECRET_WORDS:
         return False
-    return not (words[-1] in _HARMLESS_WORDS or words[0] in {"N", "NUM", "MAX", "MIN", "PUBLIC", "PRIMARY"})
+    return words[-1] not in _HARMLESS_WORDS and words[0] not in _HARMLESS_FIRST

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from aeo.config import from_environment
 from aeo.core.errors import ExecutorFailed, InputError
@@ -109,17 +109,16 @@ class HarborSession:
         return driver
 
     def _send(self, driver: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
-        assert driver.stdin is not None
+        requests = _pipe(driver.stdin)
         try:
-            driver.stdin.write(json.dumps(message).encode() + b"\n")
-            driver.stdin.flush()
+            requests.write(json.dumps(message).encode() + b"\n")
+            requests.flush()
         except OSError:
             raise ExecutorFailed(self._died(driver)) from None
 
     def _follow(self, driver: subprocess.Popen[bytes], on_event: Callable[[str], None]) -> None:
         """Read events until the one that ends what was asked for."""
-        assert driver.stdout is not None
-        for line in driver.stdout:
+        for line in _pipe(driver.stdout):
             event = json.loads(line)
             if event["event"] == "phase":
                 on_event(event["phase"])
@@ -180,21 +179,26 @@ class HarborSession:
             driver.wait(_KILL_SECONDS)
         for stream in (driver.stdin, driver.stdout):
             with suppress(OSError):
-                assert stream is not None
-                stream.close()
+                _pipe(stream).close()
         leftovers.clean(self._scratch)
 
     def close(self) -> None:
         """See `aeo.executors.Session.close`."""
         with suppress(Exception):
             driver = self._driver
-            if driver is not None and driver.stdin is not None:
+            if driver is not None:
                 with suppress(OSError):
-                    driver.stdin.close()
+                    _pipe(driver.stdin).close()
                 with suppress(subprocess.TimeoutExpired):
                     driver.wait(_CLOSE_SECONDS)
             self._bury()
         leftovers.disown(self._scratch)
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise ExecutorFailed("The driver has no pipes.")
+    return stream
 
 
 def _kill_group(driver: subprocess.Popen[bytes]) -> None:

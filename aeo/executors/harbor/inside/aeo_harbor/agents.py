@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from harbor.agents.factory import AgentFactory
@@ -19,16 +20,22 @@ def check(agent: AgentConfig) -> None:
 
 
 def info(agent: AgentConfig) -> dict[str, Any]:
+    """`_info`, once for each agent."""
+    return _info(agent.name, agent.import_path, agent.model_name, agent.skip_model_parsing)
+
+
+@functools.cache
+def _info(name: str | None, import_path: str | None, model_name: str | None, skip_parsing: bool) -> dict[str, Any]:
     """Harbor's ``agent_info`` for trials whose agent never came up; groups them with those that did."""
     model = None
-    if agent.model_name:
+    if model_name:
         # Here and not above: it loads litellm, which takes seconds.
         from harbor.agents.agent_auth_resolution import parse_model_name
 
-        provider, name = parse_model_name(agent.model_name, skip_model_parsing=agent.skip_model_parsing)
-        model = {"name": name, "provider": provider}
+        provider, model_id = parse_model_name(model_name, skip_model_parsing=skip_parsing)
+        model = {"name": model_id, "provider": provider}
     return {
-        "name": AgentFactory.get_agent_class_from_config(agent).name(),
+        "name": AgentFactory.get_agent_class_from_config(AgentConfig(name=name, import_path=import_path)).name(),
         "version": "unknown",
         "model_info": model,
     }

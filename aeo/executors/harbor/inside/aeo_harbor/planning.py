@@ -23,6 +23,8 @@ from pydantic import ValidationError
 from aeo_harbor import agents, paths, timing
 from aeo_harbor.faults import Faults, known_part
 
+#: Key of a document that is not given as differences (see ``aeo.executors.harbor.trial_files``).
+WHOLE = "*"
 #: What the platform takes as a name; Harbor itself takes more.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 
@@ -33,8 +35,11 @@ def plan(request: Mapping[str, Any]) -> dict[str, Any]:
     warnings = _settings_that_do_not_apply(config)
     warnings += paths.settle(config, request["folder"])
     _remember_hashes()
+    # Not the task's result: asyncio writes that out, whole, on its way to ending, and a plan is long.
+    plans: list[JobPlan] = []
     with _remembering_metrics():
-        resolved = asyncio.run(_resolve(config))
+        asyncio.run(_resolve(config, plans))
+    resolved = plans[0]
     _check_names(resolved)
     tasks = _load_tasks(resolved)
     warnings += [
@@ -111,9 +116,9 @@ def _settings_that_do_not_apply(config: JobConfig) -> list[str]:
     return warnings
 
 
-async def _resolve(config: JobConfig) -> JobPlan:
+async def _resolve(config: JobConfig, plans: list[JobPlan]) -> None:
     try:
-        return await JobPlan.from_config(config)
+        plans.append(await JobPlan.from_config(config))
     except (ValueError, OSError, KeyError, LookupError) as error:
         faults = Faults()
         faults.add(await _culprit(config), _sentence(str(error) or type(error).__name__))
@@ -216,39 +221,58 @@ def _trials(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Per agent what its trials share, and per trial what is its own: a plan of thousands stays small."""
     config = resolved.config
-    templates: list[dict[str, Any] | None] = [None] * len(config.agents)
+    templates: list[dict[str, Any]] = []
+    #: What all attempts of one agent on one task share.
+    shared: dict[tuple[int, int], dict[str, Any]] = {}
     trials = []
+    per_attempt = len(resolved.task_configs) * len(config.agents)
     for number, (trial, lock) in enumerate(zip(resolved.trial_configs, resolved.trial_locks, strict=True)):
-        index = number % len(config.agents)
-        whole = _whole(trial, lock)
-        if templates[index] is None:
-            templates[index] = {**whole, "info": agents.info(config.agents[index])}
-        template = templates[index]
-        task = tasks[trial.task.model_dump_json()]
-        info = template["info"]
-        model = info["model_info"] or {}
-        labels = {
-            "agent": info["name"],
-            "model": model.get("name"),
-            "provider": model.get("provider"),
-            "dataset": trial.task.source or "adhoc",
-        }
-        trials.append(
-            {
-                "name": trial.trial_name,
-                "task": task.name,
-                "labels": {key: value for key, value in {**labels, **task.labels}.items() if value},
-                "content": keys[trial.task.model_dump_json()],
-                **task.limits(trial, max_retries=config.retry.max_retries, retry=config.retry),
-                "payload": {
-                    "agent": index,
-                    "checksum": task.checksum,
-                    "config": _difference(template["config"], whole["config"]),
-                    "lock": _difference(template["lock"], whole["lock"]),
-                },
-            }
-        )
-    return [template for template in templates if template is not None], trials
+        task_number, index = divmod(number % per_attempt, len(config.agents))
+        if (task_number, index) not in shared:
+            reference = resolved.task_configs[task_number].model_dump_json()
+            whole = _whole(trial, lock)
+            if index == len(templates):
+                templates.append({**whole, "info": agents.info(config.agents[index])})
+            shared[task_number, index] = _planned(
+                trial, tasks[reference], keys[reference], config, index, _differences(templates[index], whole)
+            )
+        common = shared[task_number, index]
+        payload = common["payload"]
+        named = {**payload, "config": _named(payload["config"], trial.trial_name)}
+        trials.append({**common, "name": trial.trial_name, "payload": named})
+    return templates, trials
+
+
+def _named(difference: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if WHOLE in difference:
+        return {WHOLE: {**difference[WHOLE], "trial_name": name}}
+    return {**difference, "trial_name": name}
+
+
+def _planned(
+    trial: TrialConfig,
+    task: timing.Loaded,
+    key: str,
+    config: JobConfig,
+    index: int,
+    differences: Mapping[str, Any],
+) -> dict[str, Any]:
+    agent = agents.info(config.agents[index])
+    model = agent["model_info"] or {}
+    labels = {
+        "agent": agent["name"],
+        "model": model.get("name"),
+        "provider": model.get("provider"),
+        "dataset": trial.task.source or "adhoc",
+        **task.labels,
+    }
+    return {
+        "task": task.name,
+        "labels": {name: value for name, value in labels.items() if value},
+        "content": key,
+        **task.limits(trial, max_retries=config.retry.max_retries, retry=config.retry),
+        "payload": {"agent": index, "checksum": task.checksum, **differences},
+    }
 
 
 def _whole(trial: TrialConfig, lock: job_lock.TrialLock) -> dict[str, Any]:
@@ -258,10 +282,14 @@ def _whole(trial: TrialConfig, lock: job_lock.TrialLock) -> dict[str, Any]:
     }
 
 
+def _differences(template: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    return {kind: _difference(template[kind], whole[kind]) for kind in ("config", "lock")}
+
+
 def _difference(template: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of ``whole`` that differ; under "*" the whole when it has other keys than the template."""
+    """The keys of ``whole`` that differ; under `WHOLE` the whole when it has other keys than the template."""
     if template.keys() != whole.keys():
-        return {"*": dict(whole)}
+        return {WHOLE: dict(whole)}
     return {key: value for key, value in whole.items() if template[key] != value}
 
 

@@ -22,6 +22,7 @@ from harbor.models.trial.config import TaskConfig, TrialConfig
 from harbor.models.trial.result import TrialResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.queue import TrialQueue
+from harbor.utils.env import resolve_env_vars
 
 from aeo_harbor import paths, traces
 
@@ -70,7 +71,7 @@ async def _run(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) 
         planned = TrialConfig.model_validate(request["config"])
         planned.trials_dir = Path(request["final_dir"]).parent
         job = JobConfig.model_validate(header["config"])
-        local = _localised(planned, header, request)
+        local = planned.model_copy(update={"trials_dir": traces.folder("run")})
 
         async def note(event: Any) -> None:
             say({"event": "phase", "phase": _PHASES[event.event]})
@@ -87,6 +88,7 @@ async def _run(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) 
         queue.add_hook(TrialEvent.START, count)
         ending: BaseException | None = None
         try:
+            local = _localised(planned, header, request)
             _preflight(job, local)
             await queue.submit(local)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -134,6 +136,8 @@ def _localised(planned: TrialConfig, header: Mapping[str, Any], request: Mapping
     local.trials_dir = traces.folder("run")
     traces.remove(local.trials_dir / local.trial_name)
     paths.unpack(local, header["files"], traces.folder("files"))
+    # Harbor resolves ${NAME} in an agent's and a verifier's env, and in this one leaves it as it stands.
+    local.environment.env = resolve_env_vars(local.environment.env)
     return local
 
 
@@ -147,7 +151,7 @@ def _deliver(
     """Move the trial's folder to where it belongs, its files saying what a run on one machine would say."""
     ran, target = local.trials_dir / local.trial_name, Path(request["trial_dir"])
     ran.mkdir(parents=True, exist_ok=True)
-    result = _result(ran, planned, request)
+    result = _result(ran, planned)
     if result is None:
         ending = ending or RuntimeError("Harbor left no result.")
         _record(ran, ending)
@@ -189,7 +193,7 @@ def _deliver(
     traces.remove(ran)
 
 
-def _result(ran: Path, planned: TrialConfig, request: Mapping[str, Any]) -> TrialResult | None:
+def _result(ran: Path, planned: TrialConfig) -> TrialResult | None:
     # From the disk and not from memory: there Harbor has taken secrets out.
     with contextlib.suppress(OSError, ValueError):
         result = TrialResult.model_validate_json((ran / "result.json").read_bytes())
