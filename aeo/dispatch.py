@@ -25,10 +25,18 @@ from aeo.store import evaluations
 #: The control process's queue.
 CONTROL = "control"
 
+#: Between a queue's name and its priority in the name of a Redis list: kombu's own default, which Flower reads too.
+_SEPARATOR = "\x06\x16"
+
 
 def queue_of(worker: str) -> str:
     """The queue only this worker reads."""
     return f"worker.{worker}"
+
+
+def lists_of(queue: str) -> tuple[str, ...]:
+    """The Redis lists that together are one queue, first served first."""
+    return tuple(f"{queue}{_SEPARATOR}{step}" if step else queue for step in PRIORITIES)
 
 
 def send(site: Site, evaluation: str, batches: Sequence[Batch], *, priority: int = 0) -> list[Batch]:

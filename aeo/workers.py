@@ -56,8 +56,8 @@ class WorkerView:
 def views(site: Site) -> list[WorkerView]:
     """Every known worker, by id."""
     found = store.all(site.db)
-    queues = {status.info.id: dispatch.queue_of(status.info.id) for status in found}
-    lengths = health.queue_lengths(site.db, queues.values())
+    lists = {status.info.id: dispatch.lists_of(dispatch.queue_of(status.info.id)) for status in found}
+    lengths = health.queue_lengths(site.db, [name for names in lists.values() for name in names])
     return [
         WorkerView(
             info=status.info,
@@ -68,7 +68,7 @@ def views(site: Site) -> list[WorkerView]:
             weight=float(status.info.capacity.slots) if status.weight_override is None else status.weight_override,
             weight_override=status.weight_override,
             busy=status.busy,
-            queued=lengths[queues[status.info.id]],
+            queued=sum(lengths[name] for name in lists[status.info.id]),
         )
         for status in found
     ]

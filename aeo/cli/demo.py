@@ -168,13 +168,14 @@ def _evaluate(running: Controller, config: dict[str, Any]) -> tuple[Body, Body]:
         running.add_worker(id, slots)
     client = connect({"AEO_URL": running.url, "AEO_TOKEN": running.config.auth_token})
     click.echo(f"Controller at {running.url}; starting {len(WORKERS)} workers.", err=True)
-    _await_workers(running, client)
-    # Relative paths of the sample start from its own folder.
-    body = client.submit({"config": config, "working_dir": str(samples.command_config().parent)})
-    view = views.accepted(body)
-    show.warnings(view.warnings)
-    ended = follow.follow(client, view.id)
-    return ended, client.trials(view.id, limit=follow.RESULT_TRIALS)
+    with client.http:
+        _await_workers(running, client)
+        # Relative paths of the sample start from its own folder.
+        body = client.submit({"config": config, "working_dir": str(samples.command_config().parent)})
+        view = views.accepted(body)
+        show.warnings(view.warnings)
+        ended = follow.follow(client, view.id)
+        return ended, client.trials(view.id, limit=follow.RESULT_TRIALS)
 
 
 def _await_workers(running: Controller, client: Client) -> None:

@@ -117,10 +117,10 @@ def _secret(path: Path, name: str) -> str:
 
 def hide_secrets() -> None:
     """Run this program anew without the secrets among its arguments, if it was given any: `ps` shows arguments."""
-    kept, found = _split(sys.argv[1:])
+    kept, found = _split(sys.orig_argv)
     if found:
         variables = {PREFIX + name.upper(): value for name, value in found.items()}
-        os.execve(sys.executable, [sys.executable, sys.argv[0], *kept], {**os.environ, **variables})  # noqa: S606
+        os.execve(sys.executable, kept, {**os.environ, **variables})  # noqa: S606
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

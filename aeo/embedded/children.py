@@ -1,8 +1,7 @@
-"""Child processes: started in order, restarted when they die, stopped in reverse order, never left behind."""
+"""Child processes: started in order, restarted when they die, stopped in order, never left behind."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import signal
@@ -90,11 +89,11 @@ class Crew:
         self._hurry.set()
 
     def stop(self) -> None:
-        """Stop every child, the last started kind first, and what they leave behind."""
+        """Stop every child, and what they leave behind: workers first, since they still report to the controller."""
         self._closing.set()
         self._watcher.join()
-        for _, group in itertools.groupby(reversed(self._children), key=lambda child: child.part.role):
-            self._stop(list(group))
+        for are_workers in (True, False):
+            self._stop([child for child in self._children if (child.part.role == "worker") is are_workers])
         self._children.clear()
 
     def _stop(self, children: Sequence[_Child]) -> None:
@@ -153,7 +152,7 @@ class Crew:
 
 def _spawn(part: Part) -> subprocess.Popen[bytes]:
     # Secrets go by environment: arguments can be read by everyone on the machine.
-    environment = {**os.environ, **_variables(part.config)}
+    environment = {**os.environ, **variables(part.config)}
     output = None if part.output is None else part.output.open("ab")
     try:
         return subprocess.Popen(
@@ -171,7 +170,8 @@ def _spawn(part: Part) -> subprocess.Popen[bytes]:
             output.close()
 
 
-def _variables(config: Config) -> dict[str, str]:
+def variables(config: Config) -> dict[str, str]:
+    """The configuration as a child reads it."""
     values = {item.name: getattr(config, item.name) for item in fields(Config)}
     return {PREFIX + name.upper(): "" if value is None else str(value) for name, value in values.items()}
 
