@@ -29,7 +29,6 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     # "no-referrer" would make browsers send "Origin: null" with our own forms.
     "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import fakeredis
 import pytest
 from flask.testing import FlaskClient
-from redis import ConnectionPool
 
 from aeo.config import Config
 from aeo.core.errors import InputError
 from aeo.layout import Shared
 from aeo.site import Site
-from aeo.store.connection import open_pool
+from aeo.store.connection import Db
 from webapp import create_app
 from webapp.attempts import Attempts
 
@@ -26,13 +23,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-def web_site(tmp_path: Path) -> Iterator[Site]:
-    pool = ConnectionPool(
-        connection_class=fakeredis.FakeRedisConnection, server=fakeredis.FakeServer(), decode_responses=True
-    )
-    db = open_pool(pool)
-    yield Site(config=Config(auth_token=TOKEN), shared=Shared(tmp_path, tmp_path / "jobs"), db=db)
-    db.close()
+def web_site(tmp_path: Path, fake_db: Db) -> Site:
+    return Site(config=Config(auth_token=TOKEN), shared=Shared(tmp_path, tmp_path / "jobs"), db=fake_db)
 
 
 @pytest.fixture
