@@ -6,15 +6,14 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from aeo.core.errors import InputError, Problem
+from aeo.executors import SubmittedFile, source
 
 #: Names of variables that hold secrets.
-_SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"KEY(?![A-Z])|SECRET|TOKEN(?!S)|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 #: Texts that are secrets whatever they are called.
 _SECRET_TEXT = re.compile(
     r"\b(sk-[A-Za-z0-9_-]{16,}|gh[opsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
@@ -22,33 +21,48 @@ _SECRET_TEXT = re.compile(
 )
 #: A reference to a variable of the worker.
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-#: Characters of a text that are searched for line numbers.
-_LINES_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Report:
+    """The faults found so far, and the text they are in."""
+
+    file: SubmittedFile
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, path: tuple[str | int, ...], message: str, fix: str = "") -> None:
+        """Note a fault; ``path`` are the keys and indices that lead to it."""
+        place = source.place(self.file.name, self.file.text, path)
+        self.problems.append(Problem(message=message, field=place, fix=fix))
+
+    def within(self, file: SubmittedFile) -> Report:
+        """For faults in another file, noted with these."""
+        return Report(file, self.problems)
+
+    def refuse(self) -> None:
+        """Raise one `InputError` for all faults, if there are any."""
+        if self.problems:
+            raise InputError(problems=tuple(self.problems))
 
 
 class Fields:
-    """One mapping being read; `problems` is shared by all that are read together."""
+    """One mapping being read; its faults go to ``report``."""
 
-    def __init__(self, data: Any, place: str, problems: list[Problem], known: tuple[str, ...]):
-        self.place = place
-        self.problems = problems
+    def __init__(self, data: Any, path: tuple[str | int, ...], report: Report, known: tuple[str, ...]):
+        self.path = path
+        self.report = report
         self._data: Mapping[Any, Any] = data if isinstance(data, dict) else {}
+        all_known = f"Known keys: {', '.join(known)}."
         if not isinstance(data, dict):
-            self.problem("", "must be a mapping.", fix=f"Known keys: {', '.join(known)}.")
+            self.report.add(path, "must be a mapping.", all_known)
         for key in self._data:
             if key not in known:
                 close = difflib.get_close_matches(str(key), known, n=1)
-                self.problem(
-                    key, "unknown key.", f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
-                )
+                self.problem(str(key), "unknown key.", f"Did you mean {close[0]!r}?" if close else all_known)
 
-    def problem(self, key: Any, message: str, fix: str = "") -> None:
-        """Note a fault of ``key``."""
-        self.problems.append(Problem(message=message, field=self.at(key), fix=fix))
-
-    def at(self, key: Any) -> str:
-        """The place of a key, as problems name it."""
-        return f"{self.place}.{key}" if self.place and str(key) else self.place or str(key)
+    def problem(self, key: str, message: str, fix: str = "", *, below: str | int | None = None) -> None:
+        """Note a fault of ``key``, or of what stands ``below`` it."""
+        self.report.add((*self.path, key, *(() if below is None else (below,))), message, fix)
 
     def __contains__(self, key: str) -> bool:
         return self._data.get(key) is not None
@@ -96,7 +110,7 @@ class Fields:
                 or isinstance(item, bool)
                 or not isinstance(item, (str, int, float))
             ):
-                self.problem(f"{key}.{name}", "must be a text.", "Put it in quotes.")
+                self.problem(key, "must be a text.", "Put it in quotes.", below=name)
             else:
                 read[name] = str(item)
         return read
@@ -106,11 +120,11 @@ class Fields:
         read = self.texts(key)
         for name, item in read.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in item:
-                self.problem(f"{key}.{name}", "is no environment variable.")
+                self.problem(key, "is no environment variable.", below=name)
             elif name.startswith("AEO_"):
-                self.problem(f"{key}.{name}", "names that start with AEO_ are set by the platform.")
+                self.problem(key, "names that start with AEO_ are set by the platform.", below=name)
             elif is_secret(name, item):
-                self.problem(f"{key}.{name}", "holds a secret in plain text.", secret_fix(name))
+                self.problem(key, "holds a secret in plain text.", secret_fix(name), below=name)
         return read
 
 
@@ -139,43 +153,3 @@ def has_secret(text: str) -> bool:
 def secret_fix(name: str) -> str:
     """What to do about a secret written out."""
     return f"Write ${{{name}}} and set {name} in the environment of the workers."
-
-
-def refuse(problems: list[Problem], text: str = "") -> None:
-    """Raise one `InputError` for all problems, if there are any, with lines where ``text`` (YAML) shows them."""
-    if problems:
-        lines = _lines(text)
-        raise InputError(problems=tuple(_with_line(problem, lines) for problem in problems))
-
-
-def _with_line(problem: Problem, lines: Mapping[str, int]) -> Problem:
-    place = problem.field
-    while place and place not in lines:
-        place = re.sub(r"(\.[^.\[\]]*|\[\d+\]|[^.\[\]]+)$", "", place)
-    return replace(problem, message=f"{problem.message} (line {lines[place]})") if place else problem
-
-
-def _lines(text: str) -> dict[str, int]:
-    """Place to line number of a YAML document; empty when it is not there to be looked at."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader) if 0 < len(text) <= _LINES_LIMIT else None
-    except (yaml.YAMLError, RecursionError):
-        return {}
-    lines: dict[str, int] = {}
-    seen: set[int] = set()
-    todo = [("", root)]
-    while todo:
-        place, node = todo.pop()
-        if id(node) in seen:  # an alias; it may even hold itself
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                below = f"{place}.{key.value}" if place else str(key.value)
-                lines[below] = key.start_mark.line + 1
-                todo.append((below, value))
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                lines[f"{place}[{index}]"] = value.start_mark.line + 1
-                todo.append((f"{place}[{index}]", value))
-    return lines

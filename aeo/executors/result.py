@@ -236,9 +236,10 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {os.strerror(error.errno or 0)}.") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise InputError(f"{path.name} is no regular file.")
     with os.fdopen(file, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise InputError(f"{path.name} is no regular file.")
         content = stream.read(limit + 1)
     if len(content) > limit:
         raise InputError(f"{path.name} is larger than {limit} bytes.")

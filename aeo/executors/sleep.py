@@ -34,11 +34,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from aeo.core.errors import ExecutorFailed, InputError, Problem
+from aeo.core.errors import ExecutorFailed, InputError
 from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec, TrialSummary
 from aeo.core.names import check_name
 from aeo.executors import Executor, JobProgress, Session, SubmittedFile, TrialContext, folder, result
-from aeo.executors.fields import Fields, is_number, refuse
+from aeo.executors.fields import Fields, Report, is_number
 from aeo.executors.statistics import CANCELLED
 
 ENDINGS = ("ok", "die", "infra", "invalid", "zero", "hang")
@@ -71,8 +71,7 @@ def read(config: Mapping[str, Any], file: SubmittedFile) -> Plan:
     Raises:
         InputError: with one problem per fault.
     """
-    problems: list[Problem] = []
-    fields = Fields(dict(config), "", problems, _KEYS)
+    fields = Fields(dict(config), (), Report(file), _KEYS)
     names = _names(fields)
     attempts = fields.whole("attempts", 1, least=1, most=1000)
     if len(names) * attempts > _TRIAL_LIMIT:
@@ -84,7 +83,7 @@ def read(config: Mapping[str, Any], file: SubmittedFile) -> Plan:
     deadline = fields.number("deadline", 0.0)
     needs = Needs(cpus=fields.number("cpus", 0.0), memory_mb=fields.whole("memory_mb", 0))
     own, labels, endings = fields.texts("labels"), _labels(fields), _endings(fields, names)
-    refuse(problems, file.text)
+    fields.report.refuse()
     tasks = [
         folder.TaskPlan(
             name=name,
@@ -115,7 +114,7 @@ def _names(fields: Fields) -> list[str]:
         try:
             check_name(name, "task name")
         except InputError as error:
-            fields.problem(f"{key}[{index}]", error.problems[0].message, error.problems[0].fix)
+            fields.problem(key, error.problems[0].message, error.problems[0].fix, below=index)
     if len(set(raw)) < len(raw):
         fields.problem(key, "names a task twice.")
     return raw
@@ -125,7 +124,7 @@ def _seconds(fields: Fields, count: int) -> list[float]:
     raw = fields.raw("seconds", 0.0)
     if not isinstance(raw, dict):
         return _in_turn(fields, "seconds", count)
-    spread = Fields(raw, fields.at("seconds"), fields.problems, ("min", "max", "seed"))
+    spread = Fields(raw, ("seconds",), fields.report, ("min", "max", "seed"))
     least, most = spread.number("min", 0.0), spread.number("max", 1.0)
     if least > most:
         spread.problem("min", "must not be more than max.")
@@ -159,10 +158,10 @@ def _endings(fields: Fields, names: list[str]) -> dict[str, Any]:
     known = set(names)
     for name, endings in raw.items():
         if name not in known:
-            fields.problem(f"fail.{name}", "is no task of this evaluation.")
+            fields.problem("fail", "is no task of this evaluation.", below=str(name))
         for ending in endings if isinstance(endings, list) else [endings]:
             if ending not in ENDINGS:
-                fields.problem(f"fail.{name}", f"{ending!r} is no ending.", f"Known: {', '.join(ENDINGS)}.")
+                fields.problem("fail", f"{ending!r} is no ending.", f"Known: {', '.join(ENDINGS)}.", below=str(name))
     return raw
 
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from uuid import uuid4
@@ -93,16 +93,18 @@ class CommandSession:
         """See `aeo.executors.Session`."""
         with self._lock:
             self._running, self._stopped = True, ""
-        workdir = Path(tempfile.mkdtemp(prefix=f"{trial.task[:32]}-", dir=self._workdir))
+        workdir: Path | None = None
         try:
+            workdir = Path(tempfile.mkdtemp(prefix=f"{trial.task[:32]}-", dir=self._workdir))
             self._run(trial, context, on_event, workdir)
         except OSError as error:
-            raise ExecutorFailed(f"The trial folder could not be written: {error}") from error
+            raise ExecutorFailed(f"The folders of the trial could not be written: {error}") from error
         finally:
             with self._lock:
                 self._running, self._child = False, None
             kill_marked(lambda value: value == self._mark, MARK)
-            _remove(workdir)
+            if workdir is not None:
+                _remove(workdir)
 
     def _run(self, trial: PlannedTrial, context: TrialContext, on_event: Callable[[str], None], workdir: Path) -> None:
         task = codec.decode(Task, trial.payload["task"])
@@ -182,10 +184,10 @@ class CommandSession:
     def _rate(self, task: Task, place: _Place, end: Exit, trial_dir: Path) -> rating.Rating:
         if end.stopped or self._stopped:
             return rating.Rating(error_type=CANCELLED, error_message=end.stopped or self._stopped)
-        rated = rating.rate(task, end, place.cwd, place.output / "stdout.txt", place.env)
+        rated = _shown(rating.rate(task, end, place.cwd, place.output / "stdout.txt", place.env), place.secrets)
         verifier = trial_dir / "verifier"
         verifier.mkdir()
-        result.write_text(verifier / "test-stdout.txt", _without(rated.notes, place.secrets) + "\n")
+        result.write_text(verifier / "test-stdout.txt", rated.notes + "\n")
         if rated.rewards:
             result.write_json(verifier / "reward.json", rated.rewards)
         return rated
@@ -251,6 +253,17 @@ def _redact(place: _Place) -> None:
                 shown = shown.replace(os.fsencode(value), f"${{{name}}}".encode())
         if shown != content:
             path.write_bytes(shown)
+
+
+def _shown(rated: rating.Rating, secrets: Mapping[str, str]) -> rating.Rating:
+    """The rating without secrets: messages and names of rewards come from what the command wrote."""
+    rewards = rated.rewards and {_without(name, secrets): value for name, value in rated.rewards.items()}
+    return replace(
+        rated,
+        rewards=rewards,
+        error_message=_without(rated.error_message, secrets),
+        notes=_without(rated.notes, secrets),
+    )
 
 
 def _without(text: str, secrets: Mapping[str, str]) -> str:

@@ -32,10 +32,10 @@ from typing import Any
 
 import yaml
 
-from aeo.core.errors import InputError, Problem
+from aeo.core.errors import InputError
 from aeo.core.names import check_name
 from aeo.executors import SubmittedFile
-from aeo.executors.fields import Fields, has_secret, refuse
+from aeo.executors.fields import Fields, Report, has_secret
 from aeo.executors.result import read_bytes
 
 _KEYS = ("tasks", "tasks_file", "attempts", "agent", "model", "dataset", "timeout_sec", "env")
@@ -100,24 +100,29 @@ class TaskSet:
     labels: Mapping[str, str]
 
 
+#: Where a task is written, whose text that is a path in, and the task.
+_Entry = tuple[tuple["str | int", ...], Report, Any]
+
+
 def read(config: Mapping[str, Any], file: SubmittedFile) -> TaskSet:
     """Read a configuration.
 
     Raises:
         InputError: with one problem per fault.
     """
-    problems: list[Problem] = []
-    fields = Fields(dict(config), "", problems, _KEYS)
+    report = Report(file)
+    fields = Fields(dict(config), (), report, _KEYS)
     shared = Task(
         name="", argv=(), timeout_seconds=fields.number("timeout_sec", 600.0, least=0.01), env=fields.environment("env")
     )
     attempts = fields.whole("attempts", 1, least=1, most=1000)
     labels = _labels(fields)
-    tasks = tuple(_task(raw, place, problems, shared) for place, raw in _entries(fields, file))
-    _check_names(tasks, problems)
+    read_tasks = [(Fields(raw, path, where, _TASK_KEYS), raw) for path, where, raw in _entries(fields, file)]
+    tasks = tuple(_task(inner, shared) for inner, raw in read_tasks if isinstance(raw, dict))
+    _check_names(tasks, fields)
     if len(tasks) * attempts > TRIAL_LIMIT:
         fields.problem("attempts", f"make {len(tasks) * attempts} trials; at most {TRIAL_LIMIT} are possible.")
-    refuse(problems, file.text)
+    report.refuse()
     return TaskSet(tasks=tasks, attempts=attempts, labels=labels)
 
 
@@ -133,13 +138,12 @@ def _labels(fields: Fields) -> dict[str, str]:
     return {**labels, **({"model": model} if model else {}), **({"provider": provider} if provider else {})}
 
 
-def _entries(fields: Fields, file: SubmittedFile) -> list[tuple[str, Any]]:
-    """Tasks as they are written, each with its place."""
+def _entries(fields: Fields, file: SubmittedFile) -> list[_Entry]:
     if ("tasks" in fields) == ("tasks_file" in fields):
         fields.problem("tasks", "give either tasks or tasks_file.")
         return []
     if "tasks" in fields:
-        return _listed(fields, "tasks", fields.raw("tasks"), "tasks")
+        return _listed(fields, "tasks", fields.raw("tasks"), ("tasks",), fields.report)
     name = fields.text("tasks_file")
     path = Path(file.folder or "/", name)
     if not Path(name).is_absolute() and not file.folder:
@@ -147,7 +151,7 @@ def _entries(fields: Fields, file: SubmittedFile) -> list[tuple[str, Any]]:
         return []
     try:
         text = read_bytes(path.resolve(), limit=_FILE_LIMIT).decode()
-        return _jsonl(name, text) if path.suffix == ".jsonl" else _yaml(fields, name, text)
+        return _jsonl(fields, name, text) if path.suffix == ".jsonl" else _yaml(fields, name, text)
     except UnicodeDecodeError:
         fields.problem("tasks_file", f"{name} is not UTF-8.")
     except InputError as error:
@@ -155,29 +159,31 @@ def _entries(fields: Fields, file: SubmittedFile) -> list[tuple[str, Any]]:
     return []
 
 
-def _listed(fields: Fields, key: str, value: Any, place: str) -> list[tuple[str, Any]]:
+def _listed(fields: Fields, key: str, value: Any, path: tuple[str, ...], report: Report) -> list[_Entry]:
     if not isinstance(value, list) or not value:
         fields.problem(key, "must be a list of at least one task.")
         return []
-    return [(f"{place}[{index}]", raw) for index, raw in enumerate(value)]
+    return [((*path, index), report, raw) for index, raw in enumerate(value)]
 
 
-def _yaml(fields: Fields, name: str, text: str) -> list[tuple[str, Any]]:
+def _yaml(fields: Fields, name: str, text: str) -> list[_Entry]:
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{name} is not valid YAML: {error}") from None
+    report = fields.report.within(SubmittedFile(name=name, text=text))
     if isinstance(document, dict) and list(document) == ["tasks"]:
-        document = document["tasks"]
-    return _listed(fields, "tasks_file", document, name)
+        return _listed(fields, "tasks_file", document["tasks"], ("tasks",), report)
+    return _listed(fields, "tasks_file", document, (), report)
 
 
-def _jsonl(name: str, text: str) -> list[tuple[str, Any]]:
-    entries = []
+def _jsonl(fields: Fields, name: str, text: str) -> list[_Entry]:
+    report = fields.report.within(SubmittedFile())
+    entries: list[_Entry] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                entries.append((f"{name}:{number}", json.loads(line)))
+                entries.append(((f"{name}:{number}",), report, json.loads(line)))
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{name}, line {number}, is not valid JSON: {error}") from None
     if not entries:
@@ -185,8 +191,7 @@ def _jsonl(name: str, text: str) -> list[tuple[str, Any]]:
     return entries
 
 
-def _task(raw: Any, place: str, problems: list[Problem], shared: Task) -> Task:
-    fields = Fields(raw, place, problems, _TASK_KEYS)
+def _task(fields: Fields, shared: Task) -> Task:
     argv, shell = _command(fields)
     return Task(
         name=_name(fields),
@@ -248,7 +253,7 @@ def _expect(fields: Fields) -> Expect:
         return Expect()
     if "reward_file" in fields:
         fields.problem("expect", "cannot stand beside reward_file.", "One of them rates the task.")
-    inner = Fields(fields.raw("expect"), fields.at("expect"), fields.problems, _EXPECT_KEYS)
+    inner = Fields(fields.raw("expect"), (*fields.path, "expect"), fields.report, _EXPECT_KEYS)
     pattern = inner.text("output_regex") if "output_regex" in inner else None
     try:
         re.compile(pattern or "")
@@ -264,13 +269,13 @@ def _expect(fields: Fields) -> Expect:
 def _own_labels(fields: Fields) -> dict[str, str]:
     labels = fields.texts("labels")
     for name in set(labels) & set(_RESERVED):
-        fields.problem(f"labels.{name}", "is set for the whole evaluation.", f"Use the key {name!r} beside tasks.")
+        fields.problem("labels", "is set for the whole evaluation.", f"Use the key {name!r} beside tasks.", below=name)
     return labels
 
 
-def _check_names(tasks: tuple[Task, ...], problems: list[Problem]) -> None:
+def _check_names(tasks: tuple[Task, ...], fields: Fields) -> None:
     seen: set[str] = set()
     for task in tasks:
         if task.name and task.name in seen:
-            problems.append(Problem(message=f"two tasks are named {task.name!r}.", field="tasks"))
+            fields.problem("tasks" if "tasks" in fields else "tasks_file", f"two tasks are named {task.name!r}.")
         seen.add(task.name)
