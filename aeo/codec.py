@@ -70,7 +70,7 @@ def decode(kind: type[T], value: Any) -> T:
         result: T = _decode(kind, value)
         return result
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise InputError(f"not a {kind.__name__}: {error}") from None
+        raise InputError(f"not a {kind.__name__}: {str(error)[:300]}") from None
 
 
 @cache

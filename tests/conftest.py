@@ -61,7 +61,7 @@ def fake_db() -> Iterator[Db]:
 def open_fake() -> Db:
     """Open a new store in this process."""
     pool = redis.ConnectionPool(
-        connection_class=fakeredis.FakeConnection, server=fakeredis.FakeServer(), decode_responses=True
+        connection_class=fakeredis.FakeRedisConnection, server=fakeredis.FakeServer(), decode_responses=True
     )
     return open_pool(pool)
 
