@@ -6,9 +6,7 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
+from harbor_tasks import needed_harbor
+from programs import free_port
+from waiting import eventually
 
 from aeo import samples
 from aeo.core.errors import ExecutorFailed
@@ -52,15 +53,7 @@ print(json.dumps([ours.stats.model_dump(mode="json"), stats.model_dump(mode="jso
 
 @pytest.fixture(scope="module")
 def harbor_python() -> str:
-    found = os.environ.get("AEO_HARBOR_PYTHON", "")
-    if not found and (script := shutil.which("harbor")):
-        found = str(Path(script).resolve().parent / "python")
-    if found and Path(found).exists():
-        return found
-    reason = "Harbor is not installed; set AEO_HARBOR_PYTHON to the Python it is installed for"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    return str(needed_harbor().path)
 
 
 def run_job(executor: Executor, config: dict[str, Any], jobs: Path, name: str) -> tuple[Path, list[TrialSummary]]:
@@ -112,13 +105,11 @@ def jobs(tmp_path_factory) -> dict[str, tuple[Path, list[TrialSummary]]]:
 def view(harbor_python, jobs) -> Iterator[str]:
     """Address of a running ``harbor view`` over the jobs."""
     folder = jobs["slept"][0].parent
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = folder.parent / "view.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            [str(Path(harbor_python).parent / "harbor"), "view", str(folder), "--port", str(port), "--no-build"],
+            [harbor_python, "-m", "harbor.cli.main", "view", str(folder), "--port", str(port), "--no-build"],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "HARBOR_TELEMETRY": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
@@ -126,11 +117,8 @@ def view(harbor_python, jobs) -> Iterator[str]:
         )
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 60
-        while not _answers(f"{address}/api/health"):
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        eventually(lambda: server.poll() is not None or _answers(f"{address}/api/health"), 60, pause=0.1)
+        assert server.poll() is None, log.read_text()
         yield address
     finally:
         os.killpg(server.pid, signal.SIGTERM)
@@ -224,7 +212,7 @@ def test_harbor_does_not_harm_such_a_job(harbor_python, jobs, tmp_path):
     shutil.copytree(jobs["slept"][0], copy)
     before = sorted(path.relative_to(copy) for path in copy.rglob("*"))
     resumed = subprocess.run(
-        [str(Path(harbor_python).parent / "harbor"), "job", "resume", "-p", str(copy)],
+        [harbor_python, "-m", "harbor.cli.main", "job", "resume", "-p", str(copy)],
         capture_output=True,
         text=True,
         timeout=60,
