@@ -88,7 +88,9 @@ def unrewarded(folder: Path) -> Path:
 
 def hanging(folder: Path) -> Path:
     """Its agent ignores every polite signal and leaves a process of its own behind."""
-    return task(folder, solve="trap '' TERM INT HUP\nsetsid sleep 3600 &\necho on > /logs/agent/on\nsleep 3600\nsleep 3600")
+    return task(
+        folder, solve="trap '' TERM INT HUP\nsetsid sleep 3600 &\necho on > /logs/agent/on\nsleep 3600\nsleep 3600"
+    )
 
 
 def two_steps(folder: Path) -> Path:

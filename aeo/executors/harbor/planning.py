@@ -50,9 +50,7 @@ def _secret(found: secrets.Found, file: SubmittedFile) -> Problem:
     if not name.isidentifier():
         name = "NAME"
     here = f"Write ${{{name}}} and set {name} in each worker's environment."
-    elsewhere = (
-        "Move it to the agent's or the environment's 'env' as ${NAME} and set NAME in each worker's environment."
-    )
+    elsewhere = "Move it to an 'env' as NAME: ${NAME} and set NAME in each worker's environment."
     return Problem(
         message="holds a secret, which would be stored with the plan and with every result.",
         field=source.place(file.name, file.text, found.path),

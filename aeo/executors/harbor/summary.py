@@ -109,7 +109,9 @@ def _error(holder: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
 
 
 def _steps(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    steps = document.get("step_results") or []
+    steps = document.get("step_results")
+    if steps is None:
+        return []
     if not isinstance(steps, list) or len(steps) > _STEP_LIMIT or not all(isinstance(step, dict) for step in steps):
         raise InputError("is no list of steps.", field="step_results")
     return steps

@@ -35,6 +35,8 @@ _PHASES = {
     TrialEvent.VERIFICATION_START: "verifier",
     TrialEvent.CANCEL: "cancelling",
 }
+#: Seconds a trial gets to end when nobody is there any more to hear of it.
+_LAST_SECONDS = 60.0
 
 
 async def serve(requests: int, say: Say) -> None:
@@ -62,7 +64,7 @@ async def serve(requests: int, say: Say) -> None:
             stop()
     stop()
     if current is not None:
-        await asyncio.wait([current])
+        await asyncio.wait([current], timeout=_LAST_SECONDS)
 
 
 async def _run(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) -> None:

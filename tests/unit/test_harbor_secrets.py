@@ -1,0 +1,137 @@
+"""Literal secrets in a Harbor configuration: found, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aeo.core.errors import InputError
+from aeo.core.model import Spec
+from aeo.executors import SubmittedFile
+from aeo.executors.harbor import executor
+from aeo.executors.harbor.secrets import find, looks_secret
+
+SECRET_NAMES = (
+    "api_key",
+    "API_KEY",
+    "apiKey",
+    "OPENAI_API_KEY",
+    "token",
+    "GH_TOKEN",
+    "authToken",
+    "db.password",
+    "secret",
+)
+HARMLESS_NAMES = (
+    "max_tokens",
+    "tokenizer",
+    "n_tokens",
+    "token_limit",
+    "key_name",
+    "author",
+    "keyboard",
+    "monkey",
+    "auth_type",
+)
+SHAPES = (
+    "sk-" + "a1b2" * 8,
+    "ghp_abcdefghijklmnopqrstuvwxyz012345",
+    "AKIAABCDEFGHIJKLMNOP",
+    "hf_abcdefghijklmnopqrstuvwxyz",
+    "xoxb-123456789012-abcdef",
+    "AIzaSyA-abcdefghijklmnopqrstuvwxyz012345",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghijklmnop",
+)
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_secret_names(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_harmless_names(name: str) -> None:
+    assert not looks_secret(name)
+
+
+def nested(part: str, name: str, value: Any) -> dict[str, Any]:
+    places: dict[str, dict[str, Any]] = {
+        "agent env": {"agents": [{"env": {name: value}}]},
+        "agent kwargs": {"agents": [{}, {"kwargs": {"client": {"options": [{name: value}]}}}]},
+        "environment env": {"environment": {"env": {name: value}}},
+        "environment env list": {"environment": {"env": [f"{name}={value}"]}},
+        "environment kwargs": {"environment": {"kwargs": {name: value}}},
+        "verifier": {"verifier": {"env": {name: value}}},
+        "user agent": {"user_agent": {"bridge": {"kwargs": {name: value}}}},
+    }
+    return places[part]
+
+
+PARTS = (
+    "agent env",
+    "agent kwargs",
+    "environment env",
+    "environment env list",
+    "environment kwargs",
+    "verifier",
+    "user agent",
+)
+
+
+@given(st.sampled_from(PARTS), st.sampled_from(SECRET_NAMES), st.text("abcXYZ23-/+", min_size=3, max_size=40))
+def test_a_literal_under_a_secret_name_is_found_wherever_it_is(part: str, name: str, value: str) -> None:
+    found = find(nested(part, name, value))
+    assert [item.path[-1] for item in found] == [name]
+    assert value not in repr(found) or value in name
+
+
+@given(
+    st.sampled_from(PARTS),
+    st.sampled_from((*SECRET_NAMES, *HARMLESS_NAMES)),
+    st.from_regex(r"[A-Z_]{1,20}", fullmatch=True),
+)
+def test_references_are_none(part: str, name: str, variable: str) -> None:
+    assert not find(nested(part, name, f"${{{variable}}}"))
+    assert not find(nested(part, name, f"${{{variable}:-plain}}"))
+
+
+@pytest.mark.parametrize("value", SHAPES)
+def test_what_looks_like_a_key_is_found_under_any_name_anywhere(value: str) -> None:
+    for config in (
+        {"agents": [{"kwargs": {"note": f"use {value}"}}]},
+        {"job_name": value},
+        {"extra_instructions": ["first", value]},
+        {"environment": {"env": {"PLAIN": "${OTHER:-" + value + "}"}}},
+    ):
+        assert len(find(config)) == 1, config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"agents": [{"model_api_key_name": "OPENAI_API_KEY", "model_name": "openai/gpt"}]},
+        {"agents": [{"kwargs": {"use_api_key": True, "auth": "true", "max_tokens": "100", "token_count": 3}}]},
+        {"agents": [{"mcp_servers": [{"headers": {"Authorization": "Bearer ${TOKEN}"}}]}]},
+        {"datasets": [{"path": "tasks/sk-learn"}], "tasks": [{"path": "key"}]},
+        {"environment": {"env": {"API_KEY": ""}}},
+    ],
+)
+def test_what_is_no_secret(config: dict[str, Any]) -> None:
+    assert not find(config)
+
+
+def test_the_error_names_the_line_and_the_fix_and_not_the_secret() -> None:
+    text = "agents:\n  - name: oracle\n    kwargs:\n      api_key: hush-hush\n    env: {MY_TOKEN: hush-hush}\n"
+    config = {"agents": [{"name": "oracle", "kwargs": {"api_key": "hush-hush"}, "env": {"MY_TOKEN": "hush-hush"}}]}
+    spec = Spec(executor="harbor", name="job", config=config)
+    with pytest.raises(InputError) as caught:
+        executor.plan(spec, SubmittedFile(name="job.yaml", text=text))
+    first, second = caught.value.problems
+    assert first.field == "job.yaml:4: agents[0].kwargs.api_key"
+    assert "Move it to an 'env'" in first.fix
+    assert second.field == "job.yaml:5: agents[0].env.MY_TOKEN"
+    assert second.fix == "Write ${MY_TOKEN} and set MY_TOKEN in each worker's environment."
+    assert "hush" not in str(caught.value)
