@@ -6,7 +6,6 @@ session whose owner lives.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,11 +47,16 @@ def note_process(scratch: Path, pid: int) -> None:
     (processes / str(pid)).write_text(_identity(pid))
 
 
-def note_project(scratch: Path, trial: str, content: Path | None) -> None:
-    """Note the compose projects that Harbor may start for a trial, and the folder they are started from."""
-    projects = scratch / "projects"
-    projects.mkdir(exist_ok=True)
-    (projects / trial).write_text(json.dumps({"trial": trial, "content": str(content) if content else ""}))
+def note_trial(scratch: Path, trial: str, content: Path | None) -> None:
+    """Note a trial that may start containers, and the folder it starts them from."""
+    trials = scratch / "trials"
+    trials.mkdir(exist_ok=True)
+    (trials / trial).write_text(str(content or ""))
+
+
+def forget_trial(scratch: Path, trial: str) -> None:
+    """The trial has ended in order and removed what it started."""
+    (scratch / "trials" / trial).unlink(missing_ok=True)
 
 
 def is_project_of(project: str, trial: str) -> bool:
@@ -72,9 +76,10 @@ def sweep(workdir: Path) -> None:
 def clean(scratch: Path) -> None:
     """Remove what a session started, whoever its owner is."""
     _kill_processes(scratch / "processes")
-    for path in _entries(scratch / "projects"):
-        with suppress(ValueError, OSError, KeyError, TypeError):
-            _remove_projects(json.loads(path.read_text()))
+    trials = list(_entries(scratch / "trials"))
+    if trials and shutil.which("docker") is not None:
+        _remove_containers({path.name: path.read_text() for path in trials})
+    for path in trials:
         path.unlink(missing_ok=True)
     for name in ("roots", "files"):
         remove(scratch / name)
@@ -120,22 +125,25 @@ def _kill_processes(processes: Path) -> None:
         time.sleep(0.02)
 
 
-def _remove_projects(noted: dict[str, Any]) -> None:
-    """Remove containers, networks and volumes of a trial's compose projects, if this worker started them."""
-    trial, content = str(noted["trial"]), str(noted["content"])
-    if shutil.which("docker") is None:
-        return
+def _remove_containers(trials: Mapping[str, str]) -> None:
+    """Remove what compose made for these trials (name to content folder), if this worker started it."""
+    others = set()
     for container, project, started_from in _labelled("ps", "ID", "--all"):
-        if not is_project_of(project, trial):
-            continue
-        # Another worker of this machine may run the same trial by now: it does so from its own folder.
-        if content and not Path(started_from).is_relative_to(content):
-            return
-        _docker("rm", "--force", "--volumes", container)
+        for trial in trials:
+            if is_project_of(project, trial):
+                # Another worker of this machine may run the same trial by now: it does so from its own folder.
+                if trials[trial] and Path(started_from).is_relative_to(trials[trial]):
+                    _docker("rm", "--force", "--volumes", container)
+                else:
+                    others.add(trial)
+    ours = trials.keys() - others
     for kind, shown in (("network", "ID"), ("volume", "Name")):
         for name, project, _ in _labelled(kind, shown, "ls"):
-            if is_project_of(project, trial):
+            if any(is_project_of(project, trial) for trial in ours):
                 _docker(kind, "rm", name)
+    for image in _docker("image", "ls", "--format", "{{.Repository}}").split():
+        if any(is_project_of(image.rpartition("-")[0], trial) for trial in ours):
+            _docker("image", "rm", image)
 
 
 def _labelled(kind: str, shown: str, *more: str) -> Iterator[tuple[str, str, str]]:

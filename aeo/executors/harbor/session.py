@@ -5,7 +5,7 @@
     <workdir>/harbor/
     ├── owner           process that opened the session; while it lives nobody else cleans up here
     ├── processes/      what must not outlive the session, one file each (see the driver's `traces`)
-    ├── projects/       compose projects of trials that ran, with the task folder they ran from
+    ├── trials/         the trial that runs, if it may start containers, with its task's folder
     ├── run/ roots/ files/   scratch of the trial that runs
     └── driver.log      what the driver and Harbor's console said
 """
@@ -58,11 +58,13 @@ class HarborSession:
             self._running, self._stopped = trial.name, ""
         try:
             driver = self._started()
-            leftovers.note_project(self._scratch, trial.name, context.content_dir)
+            if self._header["config"]["environment"].get("type"):
+                leftovers.note_trial(self._scratch, trial.name, context.content_dir)
             self._send(driver, self._request(trial, context))
             self._follow(driver, on_event)
             if not (context.trial_dir / "result.json").is_file():
                 raise ExecutorFailed("Harbor left no result.")
+            leftovers.forget_trial(self._scratch, trial.name)
         except ExecutorFailed:
             self._salvage(trial, context)
             raise
