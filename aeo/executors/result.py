@@ -65,6 +65,12 @@ class Ending:
     error_message: str = ""
     #: Phase (a key of `PHASES`) to its begin and end.
     phases: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    #: Input tokens, cached ones included; None is unknown, here and below.
+    input_tokens: int | None = None
+    cache_tokens: int | None = None
+    output_tokens: int | None = None
+    #: US dollars.
+    cost_usd: float | None = None
     #: The executor's own; JSON.
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -150,13 +156,24 @@ def _document(evaluation: Evaluation, trial: PlannedTrial, final_dir: str, endin
         "task_checksum": "",
         "config": asked,
         "agent_info": {"name": labels.get("agent", "unknown"), "version": "", "model_info": model},
-        "agent_result": {"metadata": dict(ending.metadata)} if ending.metadata else None,
+        "agent_result": _used(ending),
         "verifier_result": {"rewards": dict(ending.rewards)} if ending.rewards is not None else None,
         "exception_info": _exception(ending),
         "started_at": ending.started_at.isoformat(),
         "finished_at": ending.finished_at.isoformat(),
         **{PHASES[phase]: _times(*times) for phase, times in ending.phases.items()},
     }
+
+
+def _used(ending: Ending) -> dict[str, Any] | None:
+    used = {
+        "n_input_tokens": ending.input_tokens,
+        "n_cache_tokens": ending.cache_tokens,
+        "n_output_tokens": ending.output_tokens,
+        "cost_usd": ending.cost_usd,
+        "metadata": dict(ending.metadata) or None,
+    }
+    return used if any(value is not None for value in used.values()) else None
 
 
 def _exception(ending: Ending) -> dict[str, Any] | None:

@@ -52,6 +52,11 @@ def test_what_is_written_is_read_back(tmp_path):
     codec.dumps(summary)
 
 
+def test_tokens_and_cost_are_kept_and_unknown_stays_unknown(tmp_path):
+    summary = write(tmp_path, rewards={"reward": 1.0}, input_tokens=7, cost_usd=0.25)
+    assert (summary.input_tokens, summary.output_tokens, summary.cost_usd) == (7, None, 0.25)
+
+
 @pytest.mark.parametrize(
     ("rewards", "error", "outcome"),
     [
