@@ -96,10 +96,11 @@ def _error(config: Config, info: WorkerInfo, response: httpx.Response) -> AeoErr
             field="--worker-id",
             fix="Give another id, or stop that worker.",
         )
+    # A proxy before it says these when the controller is away.
+    if status in (429, 502, 503, 504) or (problem and status >= 500):
+        return Unavailable(f"The controller at {config.controller_url} answers {status}. {detail}".strip())
     if not problem:
-        return Unavailable(f"The controller answers {status}.") if status >= 500 else _stranger(config, response)
-    if status >= 500 or status == httpx.codes.TOO_MANY_REQUESTS:
-        return Unavailable(f"The controller answers {status}: {detail}")
+        return _stranger(config, response)
     problems = tuple(
         Problem(message=str(item.get("message", "")), field=str(item.get("field", "")), fix=str(item.get("fix", "")))
         for item in problem.get("problems") or ()

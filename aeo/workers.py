@@ -14,7 +14,7 @@ import psutil
 
 from aeo import __version__, dispatch, executors
 from aeo.config import Config
-from aeo.core.errors import AeoError, Conflict
+from aeo.core.errors import AeoError, Conflict, NotFound
 from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
 from aeo.layout import Local
 from aeo.site import Site
@@ -185,14 +185,16 @@ class Pulse:
 
     def _beat(self, db: Db) -> None:
         config = self._config
-        wanted = store.beat(db, config.worker_id, self._look(), ttl_seconds=config.grace_seconds)
-        if wanted is WorkerState.LOST:
+        try:
+            self._heed(store.beat(db, config.worker_id, self._look(), ttl_seconds=config.grace_seconds))
+        except NotFound:
             log.warning("the controller does not know this worker any more; registering again")
-            try:
-                self._register()
-            except Conflict as error:
-                # Another has the id now: this one must not take trials in its name.
-                log.warning("%s", error)
-                self._heed(wanted)
-        else:
-            self._heed(wanted)
+            self._register_again()
+
+    def _register_again(self) -> None:
+        try:
+            self._register()
+        except Conflict as error:
+            # Another has the id now: this one must not take trials in its name.
+            log.warning("%s", error)
+            self._heed(WorkerState.LOST)

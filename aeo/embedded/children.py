@@ -120,6 +120,7 @@ class Crew:
                 child.process.kill()
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(0.1)
+        _kill_group(child.process)
         _close_lifeline(child.process)
         return left
 
@@ -133,6 +134,8 @@ class Crew:
         now, code = time.monotonic(), child.process.poll()
         if code is None or self.failed.is_set():
             return
+        if child.due is None:
+            _kill_group(child.process)
         if code == WRONG_INPUT:
             self.failure = child.part.name
             self.failed.set()
@@ -179,6 +182,12 @@ def variables(config: Config) -> dict[str, str]:
 def _terminate(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End what a dead child left in its process group, and with it what that holds: ports, for one."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _close_lifeline(process: subprocess.Popen[bytes]) -> None:
