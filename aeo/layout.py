@@ -5,6 +5,7 @@ On the controller::
     <shared_root>/
     ├── controller.lock                held by the running controller
     ├── token                          the API token (0600), when none was given
+    ├── web-secret                     signs the pages' sessions (0600)
     ├── redis/                         the embedded server (0700)
     ├── evaluations/<id>/
     │   ├── evaluation.json            spec and plan header, written once
@@ -70,6 +71,10 @@ class Shared:
     @property
     def token(self) -> Path:
         return self.root / "token"
+
+    @property
+    def web_secret(self) -> Path:
+        return self.root / "web-secret"
 
     @property
     def redis(self) -> Path:

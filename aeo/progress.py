@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -34,8 +34,10 @@ class Score:
     """The result of one agent and model on one dataset; never shown without its coverage."""
 
     labels: Mapping[str, str]
-    #: Reward name to its mean over the scored trials.
+    #: Reward name to its mean over the scored trials that have it.
     means: Mapping[str, float]
+    #: Reward name to how many trials that are: tasks may give different rewards.
+    counts: Mapping[str, int]
     scored: int
     planned: int
 
@@ -126,14 +128,20 @@ def scores(planned: Iterable[PlannedTrial], rows: Iterable[TrialRow]) -> tuple[S
     for row in rows:
         if row.summary.outcome is Outcome.SCORED and row.summary.trial in groups:
             values[groups[row.summary.trial]].append(row.summary.rewards)
-    return tuple(
-        Score(
-            labels=dict(key),
-            means={name: fmean(r[name] for r in got if name in r) for name in sorted({n for r in got for n in r})},
-            scored=len(got),
-            planned=totals[key],
-        )
-        for key, got in sorted(values.items())
+    return tuple(_score(dict(key), got, totals[key]) for key, got in sorted(values.items()))
+
+
+def _score(labels: Mapping[str, str], got: Sequence[Mapping[str, float]], planned: int) -> Score:
+    by_name: dict[str, list[float]] = {}
+    for rewards in got:
+        for name, value in rewards.items():
+            by_name.setdefault(name, []).append(value)
+    return Score(
+        labels=labels,
+        means={name: fmean(by_name[name]) for name in sorted(by_name)},
+        counts={name: len(by_name[name]) for name in sorted(by_name)},
+        scored=len(got),
+        planned=planned,
     )
 
 

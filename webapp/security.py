@@ -47,7 +47,7 @@ def register(app: Flask) -> None:
     app.request_class = _StrictRequest
     app.json = _StrictJson(app)
     app.session_interface = _Sessions()
-    app.secret_key = web_secret(site.shared.root / "web-secret")
+    app.secret_key = web_secret(site.shared.web_secret)
     app.config.update(
         MAX_CONTENT_LENGTH=site.config.max_body,
         # Two controllers on one host share their cookies, as ports do not part them.

@@ -120,7 +120,7 @@ def scores(items: Sequence[ScoreView]) -> None:
         [
             (
                 *(item.labels.get(name, "-") for name in labels),
-                *(numbers(item.means), coverage(item.scored, item.planned)),
+                *(means(item), coverage(item.scored, item.planned)),
             )
             for item in items
         ],
@@ -197,6 +197,19 @@ def numbers(values: Mapping[str, float]) -> str:
     if len(values) == 1:
         return f"{next(iter(values.values())):.3g}"
     return " ".join(f"{name}={value:.3g}" for name, value in values.items()) or "-"
+
+
+def means(item: ScoreView) -> str:
+    """Mean rewards; one that rests on fewer trials than were scored says on how many."""
+    if len(item.means) == 1 and list(item.counts.values()) == [item.scored]:
+        return numbers(item.means)
+    return (
+        " ".join(
+            f"{name}={value:.3g}" + ("" if (n := item.counts.get(name)) in (None, item.scored) else f" (of {n:.0f})")
+            for name, value in item.means.items()
+        )
+        or "-"
+    )
 
 
 def local(moment: datetime | None) -> str:

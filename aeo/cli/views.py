@@ -68,6 +68,8 @@ class ScoreView:
 
     labels: Mapping[str, str]
     means: Mapping[str, float]
+    #: Reward name to how many trials its mean rests on.
+    counts: Mapping[str, float]
     scored: int
     planned: int
 
@@ -183,6 +185,7 @@ def _score(body: Body) -> ScoreView:
     return ScoreView(
         labels={clean(key): clean(value) for key, value in _part(body, "labels", {}).items()},
         means=_numbers(body, "means"),
+        counts=_numbers(body, "counts"),
         scored=_count(body, "scored"),
         planned=_count(body, "planned"),
     )
