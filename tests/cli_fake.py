@@ -184,7 +184,7 @@ def detail(of: dict[str, Any], **values: Any) -> dict[str, Any]:
             {
                 "labels": {"agent": "oracle", "model": "m"},
                 "means": {"reward": 0.6666},
-                "counts": {"reward": 6},
+                "counts": {"reward": of["outcomes"].get("scored", 0)},
                 "scored": of["outcomes"].get("scored", 0),
                 "planned": of["total"],
             }

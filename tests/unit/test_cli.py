@@ -308,3 +308,10 @@ def test_weight(aeo: Any, fake: FakeController, text: str, sent: float | None) -
 def test_weight_must_be_a_number(aeo: Any, fake: FakeController, text: str) -> None:
     assert aeo("workers", "weight", "w1", "--", text).exit_code == 2
     assert fake.requests == []
+
+
+def test_a_mean_over_fewer_trials_than_were_scored_says_so(aeo: Any, fake: FakeController) -> None:
+    body = detail(status(outcomes={"scored": 3}))
+    body["scores"][0] |= {"means": {"reward": 0.5, "style": 0.25}, "counts": {"reward": 3, "style": 1}}
+    fake.answer("GET", "/api/evaluations/nightly", body)
+    assert "reward=0.5 style=0.25 (of 1)" in aeo("status", "nightly").stdout
