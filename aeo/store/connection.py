@@ -118,7 +118,8 @@ class _Client(redis.Redis):
             # The caller's cue to send the script again.
             raise
         except RedisError as error:
-            raise _unavailable(self, error) from error
+            # Not chained: the original's text may quote the password.
+            raise _unavailable(self, error) from None
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
@@ -129,7 +130,8 @@ class _Pipeline(Pipeline):
         try:
             return super().execute(raise_on_error)
         except RedisError as error:
-            raise _unavailable(self, error) from error
+            # Not chained: the original's text may quote the password.
+            raise _unavailable(self, error) from None
 
 
 def _unavailable(client: redis.Redis, error: Exception) -> Unavailable:

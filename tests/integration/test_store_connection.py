@@ -58,6 +58,27 @@ def test_a_wrong_password_is_told_without_it(redis_url: str) -> None:
     assert password not in text
 
 
+def test_a_server_that_quotes_the_password_is_not_quoted() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as client:
+                    while data := client.recv(65536):
+                        said = data.decode().replace("\r\n", " ")
+                        client.sendall(f"-ERR unknown command, with args beginning with: {said}\r\n".encode())
+
+    threading.Thread(target=answer, daemon=True).start()
+    try:
+        with pytest.raises(Unavailable, match="args beginning with") as caught:
+            connect(f"redis://:{SECRET}@127.0.0.1:{listener.getsockname()[1]}/0")
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_connection_does_not_show_its_password(real_db: Db, redis_url: str) -> None:
     password = redis_url.split("@")[0].rpartition(":")[2]
     assert password in real_db.url
@@ -157,6 +178,8 @@ def test_an_answer_lost_on_the_way_changes_nothing_twice(redis_url: str, server:
     with losing_answers(server.port) as (port, drop):
         db = connect(redis_url.replace(f":{server.port}/", f":{port}/"))
         batch = stored(db, {"b": ["t1", "t2"]})["b"]
+        for script in db.scripts.values():  # else the answer lost would be that the server does not know it
+            db.client.script_load(script.script)
         drop.set()
         claim = trials.claim(db, batch, token="k", lease_seconds=60)
         assert claim is not None

@@ -43,9 +43,11 @@ def test_then_it_helps_the_batch_with_most_time_left(db: Db) -> None:
 
 def test_trials_the_worker_cannot_hold_are_skipped(db: Db) -> None:
     names = [f"t{n:03d}" for n in range(250)]
-    batches = stored(db, {"b1": names, "b2": {"x1": 1, "x2": 1}}, unfit={"worker-b1": frozenset([*names[:240], "x1"])})
-    got = [take(db, batches["b1"], f"k{n}").trial for n in range(11)]
-    assert got == [*names[240:], "x2"]
+    fits = [names[100], *names[240:]]
+    unfit = frozenset(names) - frozenset(fits) | {"x1"}
+    batches = stored(db, {"b1": names, "b2": {"x1": 1, "x2": 1}}, unfit={"worker-b1": unfit})
+    got = [take(db, batches["b1"], f"k{n}").trial for n in range(12)]
+    assert got == [*fits, "x2"]
     assert trials.claim(db, batches["b1"], token="last", lease_seconds=60) is None
     assert take(db, batches["b2"], "other").trial == "x1"
 
@@ -129,8 +131,8 @@ def test_a_pushed_result_needs_no_lease_and_waits_in_the_inbox(db: Db) -> None:
     eventually(lambda: trials.expired(db, "e1"))
     assert trials.pushed(db, claim)
     assert counts(db) == (0, 0, 1, 0)
-    assert trials.renew(db, claim, lease_seconds=0.01) is Standing.HELD
-    assert trials.expired(db, "e1") == []
+    assert trials.renew(db, claim, lease_seconds=60) is Standing.HELD
+    assert trials.running(db, "e1") == trials.expired(db, "e1") == []
     arrival = inbox.take(db, 0)
     assert arrival is not None
     assert (arrival.evaluation, arrival.trial, arrival.token) == ("e1", "t1", "k1")
@@ -160,6 +162,15 @@ def test_a_requeued_trial_runs_next_and_elsewhere(db: Db) -> None:
 
 def test_a_requeued_trial_avoids_who_cannot_hold_it(db: Db) -> None:
     batches = stored(db, {"b1": ["t1", "t2"], "b2": ["x1"]}, unfit={"worker-b2": frozenset({"t1"})})
+    take(db, batches["b1"])
+    trials.requeue(db, "e1", "t1", "k1", reason="died", max_requeues=2)
+    assert take(db, batches["b1"], "k2").trial == "t1"
+
+
+def test_a_requeued_trial_goes_to_a_batch_that_goes_on(db: Db) -> None:
+    batches = stored(db, {"b1": ["t1", "t2"], "b2": ["x1"]})
+    evaluations.start_batch(db, batches["b1"])
+    evaluations.end_batch(db, batches["b2"])
     take(db, batches["b1"])
     trials.requeue(db, "e1", "t1", "k1", reason="died", max_requeues=2)
     assert take(db, batches["b1"], "k2").trial == "t1"
