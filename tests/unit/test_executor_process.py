@@ -45,6 +45,14 @@ def test_output_and_exit_code_are_kept(tmp_path):
     assert (tmp_path / "err").read_text() == "err\n"
 
 
+def test_any_thread_may_run_one(tmp_path):
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(start(tmp_path, "exit 4").wait(10)))
+    thread.start()
+    thread.join(20)
+    assert [end.code for end in ends] == [4]
+
+
 def test_a_signal_shows_as_a_negative_code(tmp_path):
     assert start(tmp_path, "kill -USR1 $$").wait(10).code == -signal.SIGUSR1
 
