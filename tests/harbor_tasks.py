@@ -93,6 +93,15 @@ def hanging(folder: Path) -> Path:
     )
 
 
+def separate(folder: Path) -> Path:
+    """Its verifier has an environment of its own, which gets one file of the agent's."""
+    verdict = "test -f /app/done && ! test -f /app/other; echo $((1 - $?)) > /logs/verifier/reward.txt"
+    task(folder, solve="echo done > done; echo other > other", test=verdict, toml='artifacts = ["/app/done"]')
+    path = folder / "task.toml"
+    path.write_text(path.read_text().replace("[verifier]", '[verifier]\nenvironment_mode = "separate"'))
+    return folder
+
+
 def two_steps(folder: Path) -> Path:
     """Two steps with rewards of their own."""
     steps = "".join(f'[[steps]]\nname = "{name}"\n[steps.agent]\ntimeout_sec = 60\n' for name in ("one", "two"))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from harbor_tasks import HOST, Run
 from needs import require
 from waiting import eventually
 
+from aeo import codec
 from aeo.core.errors import ExecutorFailed, InputError
 from aeo.core.model import Outcome, PlannedTrial
 from aeo.executors import TrialContext
@@ -36,7 +40,7 @@ def _harbor() -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A job of every kind of task, two agents and two attempts, run trial by trial and merged."""
     root = tmp_path_factory.mktemp("whole")
-    for write in (tasks.passing, tasks.failing, tasks.several, tasks.unrewarded, tasks.two_steps):
+    for write in (tasks.passing, tasks.failing, tasks.several, tasks.unrewarded, tasks.two_steps, tasks.separate):
         write(root / "set" / write.__name__.replace("_", "-"))
     run = tasks.start(root, config(root))
     run.run_all()
@@ -60,7 +64,7 @@ def test_a_merged_job_equals_a_job_of_one_machine(whole: Run, tmp_path: Path) ->
     single = json.loads((tmp_path / "single" / "result.json").read_text())
     ours = tasks.comparable(whole.result(), tasks.tasks_of(whole.job_dir))
     assert ours == tasks.comparable(single, tasks.tasks_of(tmp_path / "single"))
-    assert ours["stats"]["n_completed_trials"] == 20
+    assert ours["stats"]["n_completed_trials"] == 24
     assert whole.result().keys() == single.keys()
 
 
@@ -89,6 +93,7 @@ def test_summaries(whole: Run) -> None:
     assert found["passing", "nop"].rewards == {"reward": 0.0}
     assert found["several", "oracle"].rewards == {"form": 0.5, "sense": 1.0}
     assert found["two-steps", "oracle"].rewards == {"reward": 0.5}
+    assert found["separate", "oracle"].rewards == {"reward": 1.0}
     assert found["unrewarded", "oracle"].outcome is Outcome.INVALID
     assert found["unrewarded", "oracle"].error_types == ("RewardFileNotFoundError",)
     assert list(found["two-steps", "oracle"].phases) == ["environment", "agent_setup", "agent", "verifier"]
@@ -231,27 +236,37 @@ def test_sweep_removes_what_a_killed_worker_left(hanging: Run, tmp_path: Path) -
     """A process opens a session, is killed while a trial runs; a sweep then finds and ends what is left."""
     before = set(sleepers())
     trial = hanging.of_task("hanging")
-    context = hanging.context(trial)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            executor.open(hanging.evaluation, tmp_path).run(trial, context, lambda phase: None)
-        finally:
-            os._exit(1)
-    started = tmp_path.glob("harbor/roots/*/private/logs/agent/on")
-    eventually(lambda: list(started) or list(tmp_path.glob("harbor/roots/*/private/logs/agent/on")), 30)
-    # The driver cannot tidy up either.
-    drivers = [p for p in psutil.Process(child).children() if "aeo_harbor.driver" in p.cmdline()]
-    executor.sweep(tmp_path)
-    assert set(sleepers()) - before, "a live session was swept"
-    drivers[0].suspend()
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    (tmp_path / "order.json").write_text(codec.dumps([hanging.evaluation, trial, asdict(hanging.context(trial))]))
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path)])
+    try:
+        eventually(lambda: list(tmp_path.glob("harbor/roots/*/private/logs/agent/on")), 30)
+        executor.sweep(tmp_path)
+        assert set(sleepers()) - before, "a live session was swept"
+        # The driver cannot tidy up either.
+        (driver,) = psutil.Process(worker.pid).children()
+        driver.suspend()
+    finally:
+        worker.kill()
+        worker.wait()
     executor.sweep(tmp_path)
     eventually(lambda: set(sleepers()) <= before)
-    assert not drivers[0].is_running() or drivers[0].status() == "zombie"
+    eventually(lambda: not driver.is_running() or driver.status() == "zombie")
     assert not list(tmp_path.glob("harbor/roots/*"))
+
+
+WORKER = """
+import json, sys
+from pathlib import Path
+from aeo import codec
+from aeo.core.model import Evaluation, PlannedTrial
+from aeo.executors import TrialContext
+from aeo.executors.harbor import executor
+folder = Path(sys.argv[1])
+evaluation, trial, context = json.loads((folder / "order.json").read_text())
+context |= {name: Path(context[name]) for name in ("trial_dir", "content_dir")}
+session = executor.open(codec.decode(Evaluation, evaluation), folder)
+session.run(codec.decode(PlannedTrial, trial), TrialContext(**context), lambda phase: None)
+"""
 
 
 def test_retries_are_harbors_own_and_counted(tmp_path: Path) -> None:

@@ -74,11 +74,15 @@ def _reap_for_ever() -> None:
 def start() -> int:
     view = json.load(sys.stdin)
     parent, user, group = os.getppid(), os.geteuid(), os.getegid()
-    os.unshare(_NAMESPACES)
-    # After unshare: a change of credentials clears it.
-    _die_with(parent)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        Path("/proc/self", name).write_text(text)
+    try:
+        os.unshare(_NAMESPACES)
+        # After unshare: a change of credentials clears it.
+        _die_with(parent)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            Path("/proc/self", name).write_text(text)
+    except OSError as error:
+        print(json.dumps({"error": f"{error.strerror}"}), flush=True)
+        return 1
     reading, writing = os.pipe()
     first = os.fork()
     if first == 0:
