@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from needs import require
 
@@ -23,6 +24,8 @@ from aeo.executors.harbor import executor
 from aeo.executors.harbor.python import HarborPython, harbor_python, plugin_path
 from aeo.executors.harbor.session import HarborSession
 
+#: Seconds, and the mark of this test process: others may run the same tests on this machine.
+_SLEEP = str(10_000_000 + os.getpid())
 HOST = {"import_path": "aeo_harbor.host_environment:HostEnvironment"}
 
 
@@ -87,10 +90,14 @@ def unrewarded(folder: Path) -> Path:
 
 
 def hanging(folder: Path) -> Path:
-    """Its agent ignores every polite signal and leaves a process of its own behind."""
-    return task(
-        folder, solve="trap '' TERM INT HUP\nsetsid sleep 3600 &\necho on > /logs/agent/on\nsleep 3600\nsleep 3600"
-    )
+    """Its agent ignores every polite signal and leaves a process of its own behind; see `sleepers`."""
+    return task(folder, solve=f"trap '' TERM INT HUP\nsetsid sleep {_SLEEP} &\nsleep {_SLEEP}\nsleep {_SLEEP}")
+
+
+def sleepers() -> int:
+    """How many processes of hanging agents run that this test process has to do with."""
+    found = psutil.process_iter(["cmdline", "status"])
+    return sum(p.info["cmdline"] == ["sleep", _SLEEP] and p.info["status"] != "zombie" for p in found)
 
 
 def separate(folder: Path) -> Path:

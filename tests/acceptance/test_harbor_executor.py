@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -154,30 +153,21 @@ def run_in_thread(
     return thread, phases, errors
 
 
-def agents_alive(run: Run) -> Callable[[], bool]:
-    """Whether the hanging agent runs: its file is there; afterwards whether anything of it still does."""
-    return lambda: bool(list(run.root.glob("batch/harbor/roots/*/private/logs/agent/on")))
+def agent_hangs() -> bool:
+    """Whether the agent is where it hangs, its stray process included."""
+    return tasks.sleepers() == 2
 
 
 def descendants() -> list[psutil.Process]:
     return [process for process in psutil.Process().children(recursive=True) if process.status() != "zombie"]
 
 
-def sleepers() -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if process.info["cmdline"] == ["sleep", "3600"] and process.status() != "zombie"
-    ]
-
-
 def test_a_stopped_trial_ends_soon_and_says_cancelled(hanging: Run) -> None:
-    before = set(sleepers())
     trial = hanging.of_task("hanging")
     context = hanging.context(trial)
     with hanging.session() as session:
         thread, phases, errors = run_in_thread(session, trial, context)
-        eventually(agents_alive(hanging), 30)
+        eventually(agent_hangs, 30)
         begun = time.monotonic()
         session.stop("cancelled")
         thread.join(20)
@@ -187,7 +177,7 @@ def test_a_stopped_trial_ends_soon_and_says_cancelled(hanging: Run) -> None:
         assert phases[-1] == "cancelling"
         summary = executor.summarise(trial, context.trial_dir)
         assert (summary.outcome, summary.error_type) == (Outcome.CANCELLED, "CancelledError")
-        eventually(lambda: set(sleepers()) <= before)
+        eventually(lambda: not tasks.sleepers())
         run_passing(hanging, session)
     eventually(lambda: not descendants())
     assert not list(hanging.root.glob("batch/harbor/roots/*"))
@@ -201,17 +191,16 @@ def run_passing(run: Run, session: HarborSession) -> None:
 
 
 def test_a_killed_driver_takes_all_with_it_and_the_next_trial_runs(hanging: Run) -> None:
-    before = set(sleepers())
     trial = hanging.of_task("hanging")
     context = hanging.context(trial)
     with hanging.session() as session:
         thread, _, errors = run_in_thread(session, trial, context)
-        eventually(agents_alive(hanging), 30)
+        eventually(agent_hangs, 30)
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGKILL)
         thread.join(20)
         assert "killed by signal 9" in str(errors[0])
-        eventually(lambda: set(sleepers()) <= before)
+        eventually(lambda: not tasks.sleepers())
         assert (context.trial_dir / "trial.log").exists()
         executor.fail(hanging.evaluation, trial, context, "TrialProcessDied", str(errors[0]))
         assert executor.summarise(trial, context.trial_dir).outcome is Outcome.INFRA_ERROR
@@ -224,7 +213,7 @@ def test_a_driver_that_does_not_stop_is_killed(hanging: Run, monkeypatch: pytest
     trial = hanging.of_task("hanging")
     with hanging.session() as session:
         thread, _, errors = run_in_thread(session, trial, hanging.context(trial))
-        eventually(agents_alive(hanging), 30)
+        eventually(agent_hangs, 30)
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGSTOP)
         session.stop("deadline")
@@ -234,14 +223,13 @@ def test_a_driver_that_does_not_stop_is_killed(hanging: Run, monkeypatch: pytest
 
 def test_sweep_removes_what_a_killed_worker_left(hanging: Run, tmp_path: Path) -> None:
     """A process opens a session, is killed while a trial runs; a sweep then finds and ends what is left."""
-    before = set(sleepers())
     trial = hanging.of_task("hanging")
     (tmp_path / "order.json").write_text(codec.dumps([hanging.evaluation, trial, asdict(hanging.context(trial))]))
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path)])
     try:
-        eventually(lambda: list(tmp_path.glob("harbor/roots/*/private/logs/agent/on")), 30)
+        eventually(agent_hangs, 30)
         executor.sweep(tmp_path)
-        assert set(sleepers()) - before, "a live session was swept"
+        assert agent_hangs(), "a live session was swept"
         # The driver cannot tidy up either.
         (driver,) = psutil.Process(worker.pid).children()
         driver.suspend()
@@ -249,7 +237,7 @@ def test_sweep_removes_what_a_killed_worker_left(hanging: Run, tmp_path: Path) -
         worker.kill()
         worker.wait()
     executor.sweep(tmp_path)
-    eventually(lambda: set(sleepers()) <= before)
+    eventually(lambda: not tasks.sleepers())
     eventually(lambda: not driver.is_running() or driver.status() == "zombie")
     assert not list(tmp_path.glob("harbor/roots/*"))
 
@@ -321,6 +309,30 @@ def test_files_beside_tasks_travel_with_the_plan(tmp_path: Path) -> None:
     assert run.rows[0].summary.outcome is Outcome.SCORED
     planned = json.loads((run.job_dir / run.trials[0].name / "config.json").read_text())
     assert planned["extra_instruction_paths"] == [str(extra)]
+
+
+def test_a_registrys_dataset_by_git_and_its_metric_without_the_registry(tmp_path: Path) -> None:
+    tasks.passing(tmp_path / "repository" / "many" / "passing")
+    tasks.failing(tmp_path / "repository" / "many" / "failing")
+    for arguments in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *arguments], cwd=tmp_path / "repository", check=True)
+    url = (tmp_path / "repository").as_uri()
+    found = [{"name": name, "git_url": url, "path": f"many/{name}"} for name in ("passing", "failing")]
+    registry = tmp_path / "registry.json"
+    sets = [{"name": "few", "version": "1.0", "description": "", "tasks": found, "metrics": [{"type": "max"}]}]
+    registry.write_text(json.dumps(sets))
+    dataset = {"name": "few", "version": "1.0", "registry_path": "registry.json"}
+    run = tasks.start(tmp_path, {"environment": dict(HOST), "datasets": [dataset]})
+    registry.unlink()
+    run.run_all()
+    groups = run.merge()["stats"]["evals"]
+    assert groups["oracle__few"]["metrics"] == [{"max": 1.0}]
+    planned = json.loads((run.job_dir / run.of_task("passing").name / "config.json").read_text())["task"]
+    assert (planned["git_url"], planned["path"]) == (url, "many/passing")
 
 
 def test_multiplier_and_names(tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ def settle(config: JobConfig, folder: str) -> list[str]:
             reason = _broken(task.path, config)
             if reason:
                 faults.add(["tasks", index, "path"], f"{task.path} is no usable task: {reason}")
+    for index, metric in enumerate(config.metrics):
+        if "script_path" in metric.kwargs:
+            place = ["metrics", index, "kwargs", "script_path"]
+            path = _absolute(faults, place, Path(metric.kwargs["script_path"]), folder)
+            metric.kwargs["script_path"] = str(path)
+            if not path.is_file():
+                faults.add(place, f"{path} does not exist on the controller.")
     for holder, key, place in _files(config):
         value = holder[key] if isinstance(holder, list) else getattr(holder, key)
         path = _absolute(faults, place, Path(value), folder)

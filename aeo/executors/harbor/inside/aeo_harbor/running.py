@@ -19,7 +19,7 @@ from harbor.environments.factory import EnvironmentFactory
 from harbor.models.job.config import JobConfig
 from harbor.models.job.lock import TrialLock
 from harbor.models.trial.config import TaskConfig, TrialConfig
-from harbor.models.trial.result import TrialResult
+from harbor.models.trial.result import ExceptionInfo, TrialResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.queue import TrialQueue
 from harbor.utils.env import resolve_env_vars
@@ -153,30 +153,7 @@ def _deliver(
     """Move the trial's folder to where it belongs, its files saying what a run on one machine would say."""
     ran, target = local.trials_dir / local.trial_name, Path(request["trial_dir"])
     ran.mkdir(parents=True, exist_ok=True)
-    result = _result(ran, planned)
-    if result is None:
-        ending = ending or RuntimeError("Harbor left no result.")
-        _record(ran, ending)
-        say_type = type(ending).__name__
-        result = TrialResult(
-            task_name=request["task"],
-            trial_name=planned.trial_name,
-            trial_uri="",
-            task_id=planned.task.get_task_id(),
-            source=planned.task.source,
-            task_checksum=request["checksum"],
-            config=planned,
-            agent_info=request["info"],
-            exception_info={
-                "exception_type": say_type,
-                "exception_message": str(ending),
-                "exception_traceback": "".join(traceback.format_exception(ending)),
-                "occurred_at": request["started_at"],
-                "policy_override": planned.override_error_policy.get(say_type),
-            },
-            started_at=request["started_at"],
-            finished_at=traces.now(),
-        )
+    result = _result(ran, planned) or _failed(ran, planned, request, ending or RuntimeError("Harbor left no result."))
     result.config = planned
     result.task_id = planned.task.get_task_id()
     result.trial_uri = Path(request["final_dir"]).as_uri()
@@ -204,5 +181,26 @@ def _result(ran: Path, planned: TrialConfig) -> TrialResult | None:
     return None
 
 
-def _record(ran: Path, error: BaseException) -> None:
-    (ran / "exception.txt").write_text("".join(traceback.format_exception(error)))
+def _failed(ran: Path, planned: TrialConfig, request: Mapping[str, Any], error: BaseException) -> TrialResult:
+    """The result of a trial that Harbor itself left none of: it could not be constructed, or was stopped before."""
+    text, kind = "".join(traceback.format_exception(error)), type(error).__name__
+    (ran / "exception.txt").write_text(text)
+    return TrialResult(
+        task_name=request["task"],
+        trial_name=planned.trial_name,
+        trial_uri="",
+        task_id=planned.task.get_task_id(),
+        source=planned.task.source,
+        task_checksum=request["checksum"],
+        config=planned,
+        agent_info=request["info"],
+        exception_info=ExceptionInfo(
+            exception_type=kind,
+            exception_message=str(error),
+            exception_traceback=text,
+            occurred_at=traces.now(),
+            policy_override=planned.override_error_policy.get(kind),
+        ),
+        started_at=request["started_at"],
+        finished_at=traces.now(),
+    )
