@@ -26,9 +26,6 @@ from aeo.transfer import move
 
 log = logging.getLogger(__name__)
 
-#: Requeues that are nobody's fault do not count against the evaluation's limit.
-UNCOUNTED = 10**6
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -104,7 +101,7 @@ def _run_trial(work: Work, claim: Claim) -> None:
             _run_held(work, claim, trial, run_dir, hold)
         except BaseException:
             # Whatever broke here is not the trial's fault: give it back before anybody waits for the lease to end.
-            _give_back(work, claim, "batch failed", UNCOUNTED)
+            _give_back(work, claim, "batch failed", counted=False)
             raise
         finally:
             shutil.rmtree(run_dir, ignore_errors=True)
@@ -155,12 +152,12 @@ def _settle(
         log.warning("lease of %s lost, its run is dropped", claim.trial)
         return False
     if stopped is Stopped.WORKER:
-        _give_back(work, claim, stopped.value, UNCOUNTED)
+        _give_back(work, claim, stopped.value, counted=False)
         return False
     error_type, message = _ERRORS[stopped]
     if stopped is not Stopped.CANCELLED:
         reason = failure or stopped.value or "no result"
-        requeued = _give_back(work, claim, reason, work.record.evaluation.spec.max_requeues)
+        requeued = _give_back(work, claim, reason)
         if requeued is not Requeued.EXHAUSTED:
             return False
         message = f"{message} {failure}".strip()
@@ -168,10 +165,11 @@ def _settle(
     return True
 
 
-def _give_back(work: Work, claim: Claim, reason: str, limit: int) -> Requeued:
-    return trials.requeue(
-        work.site.db, claim.evaluation, claim.trial, claim.token, reason=reason[:500], max_requeues=limit
-    )
+def _give_back(work: Work, claim: Claim, reason: str, *, counted: bool = True) -> Requeued:
+    """Requeue a run; one that was nobody's fault does not count against the evaluation's limit."""
+    limit = work.record.evaluation.spec.max_requeues
+    where = (claim.evaluation, claim.trial, claim.token)
+    return trials.requeue(work.site.db, *where, reason=reason[:500], max_requeues=limit, counted=counted)
 
 
 def _write_failure(work: Work, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:

@@ -64,15 +64,12 @@ def _attempt(one: Callable[[], object]) -> bool:
 
 
 def _commit_next(site: Site) -> None:
+    # What an earlier round took and could not finish is first in line: disk full or read-only, the store away.
+    inbox.restore(site.db)
     arrival = inbox.take(site.db, INBOX_WAIT)
     if arrival is None:
         return
-    try:
-        results.commit(site, arrival)
-    except (OSError, Unavailable):
-        # Disk full or read-only, or the store away: it stays first in line, nothing is lost.
-        inbox.restore(site.db)
-        raise
+    results.commit(site, arrival)
     inbox.done(site.db, arrival)
     try:
         jobs.ring_if_all_in(site, arrival.evaluation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from types import TracebackType
 
@@ -60,19 +61,23 @@ class Hold:
         self._trial_over = False
         self._left = threading.Event()
         self._renewed = clock()
+        self._standing = Standing.HELD
         #: Why the trial was stopped; read it after `trial_over`.
         self.stopped = Stopped.NOT
-        self._thread = threading.Thread(target=self._keep, name=f"lease {claim.trial}", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name=f"watch {claim.trial}", daemon=True)
+        # Apart from the watcher, since a call to a server behind a dead link may hang for longer than the lease.
+        self._renewer = threading.Thread(target=self._renew, name=f"lease {claim.trial}", daemon=True)
 
     def __enter__(self) -> Hold:
-        self._thread.start()
+        self._renewer.start()
+        self._watcher.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left.set()
-        self._thread.join()
+        self._watcher.join()
 
     def trial_over(self) -> Stopped:
         """The trial has ended by itself or by `stop`: only the lease is kept from here on, for the push."""
@@ -80,9 +85,17 @@ class Hold:
             self._trial_over = True
             return self.stopped
 
-    def _keep(self) -> None:
-        look = min(LOOK_SECONDS, self._lease / 4)
-        while not self._left.wait(look):
+    def _renew(self) -> None:
+        pause = min(LOOK_SECONDS, self._lease / 4)
+        while not self._left.wait(pause):
+            asked = clock()
+            with suppress(Unavailable):
+                self._standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
+                # From when it was asked: the answer may have taken its time.
+                self._renewed = asked
+
+    def _watch(self) -> None:
+        while not self._left.wait(min(LOOK_SECONDS, self._lease / 4)):
             reason = self._look()
             if reason is Stopped.NOT:
                 continue
@@ -93,17 +106,10 @@ class Hold:
             self._stop(reason.value)
 
     def _look(self) -> Stopped:
-        try:
-            standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
-        except Unavailable:
-            gone = clock() - self._renewed > self._lease * 3 / 4
-            return Stopped.LOST if gone else self._own_reasons()
-        if standing is Standing.LOST:
+        if self._standing is Standing.LOST or clock() - self._renewed > self._lease * 3 / 4:
             return Stopped.LOST
-        self._renewed = clock()
-        return Stopped.CANCELLED if standing is Standing.CANCEL else self._own_reasons()
-
-    def _own_reasons(self) -> Stopped:
+        if self._standing is Standing.CANCEL:
+            return Stopped.CANCELLED
         if clock() > self._deadline:
             return Stopped.DEADLINE
         return Stopped.WORKER if self._stopping() else Stopped.NOT

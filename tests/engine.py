@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from waiting import eventually
+
 from aeo import batches, control, evaluations, executors, jobs
 from aeo.core.errors import NotFound
 from aeo.core.model import Capacity, Evaluation, Heartbeat, WorkerInfo
@@ -20,7 +22,6 @@ from aeo.store import evaluations as store
 from aeo.store.evaluations import EvaluationStatus
 from aeo.submission import Submission
 from aeo.transfer import remote
-from tests.waiting import eventually
 
 
 def register(site: Site, id: str, *, slots: int = 2, cpus: float = 64, memory_mb: int = 1 << 20, **fields: Any) -> str:

@@ -17,8 +17,8 @@ from aeo.store.keys import key
 class Event:
     """One thing that happened to an evaluation.
 
-    Kinds: ``saved``, ``moved`` (to another state), ``batch_added``, ``batch_started``, ``batch_ended``, ``claimed``,
-    ``pushed``, ``requeued``, ``committed`` (with the row as JSON), ``superseded``, and what others `emit`.
+    Kinds: ``submitted``, ``moved`` (to another state), ``batch_added``, ``batch_started``, ``batch_ended``,
+    ``claimed``, ``pushed``, ``requeued``, ``committed`` (with the row as JSON), ``superseded``, and what others `emit`.
     """
 
     evaluation: str

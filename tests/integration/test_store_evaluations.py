@@ -68,7 +68,7 @@ def test_a_name_has_one_evaluation_at_a_time(db: Db) -> None:
         stored(db, {"b": ["t"]}, id="second")
     with pytest.raises(NotFound):
         evaluations.get(db, "second")
-    assert [e.kind for _, e in events.take(db, 10)] == ["saved"]
+    assert [e.kind for _, e in events.take(db, 10)] == ["submitted"]
     for state in PATHS[S.CANCELLED]:
         assert evaluations.move(db, "first", state)
     stored(db, {"b": ["t"]}, id="second")

@@ -91,7 +91,7 @@ def test_every_transition_is_an_event(db: Db) -> None:
     got = [event for _, event in events.take(db, 100)]
     shown = [(e.kind, e.fields.get("trial", ""), e.fields.get("token", ""), e.fields.get("attempt", "")) for e in got]
     assert shown == [
-        ("saved", "", "", ""),
+        ("submitted", "", "", ""),
         ("batch_started", "", "", ""),
         ("claimed", "t1", "k1", "1"),
         ("requeued", "t1", "k1", "1"),

@@ -23,5 +23,5 @@ end
 redis.call('ZADD', key('evaluations'), submitted, id)
 redis.call('ZADD', key('named', name), submitted, id)
 redis.call('ZADD', key('in_state', 'running'), submitted, id)
-emit(id, 'saved', 'name', name, 'total', status_of(id, 'total'))
+emit(id, 'submitted', 'name', name, 'total', status_of(id, 'total'))
 return ''

@@ -1,0 +1,213 @@
+"""The main job, whole: real controller, real workers, real Harbor; the merged job equals a job of one machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import harbor_tasks as tasks
+import pytest
+import viewer
+import yaml
+from harbor_tasks import HOST
+from needs import require
+from programs import Api, Program, free_port
+from waiting import eventually
+
+WORKERS = {"one": 1, "two": 2, "three": 1}
+IMAGE = "debian:bookworm"
+
+
+class Platform:
+    """A controller and three workers, as a person starts them."""
+
+    def __init__(self, folder: Path):
+        port = free_port()
+        self.folder, self.shared = folder, folder / "shared"
+        self.url = f"http://127.0.0.1:{port}"
+        self.api = Api(self.url)
+        self.programs = [Program(["controller", "--port", str(port), "--shared-root", str(self.shared)], folder)]
+        for id, slots in WORKERS.items():
+            arguments = ["worker", "--controller-url", self.url, "--worker-id", id, "--slots", str(slots)]
+            self.programs.append(Program([*arguments, "--local-root", str(folder / id)], folder))
+
+    def aeo(self, *arguments: str) -> Program:
+        """A command of the command line."""
+        return Program(list(arguments), self.folder, {"AEO_URL": self.url})
+
+    def job(self, name: str) -> Path:
+        return self.shared / "jobs" / name
+
+    def events(self, id: str) -> list[dict[str, Any]]:
+        log = self.shared / "evaluations" / id / "events.jsonl"
+        eventually(lambda: '"kind":"closed"' in log.read_text())
+        return [json.loads(line) for line in log.read_text().splitlines()]
+
+    def stop(self) -> None:
+        self.api.close()
+        for program in reversed(self.programs):
+            program.process.terminate()
+        for program in self.programs:
+            program.ends()
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    tasks.needed_harbor()
+    made = Platform(tmp_path_factory.mktemp("platform"))
+    try:
+        eventually(made.api.healthy, 60, pause=0.1)
+        for id in WORKERS:
+            made.api.await_worker(id, timeout=60)
+        yield made
+        made.stop()
+    finally:
+        for program in made.programs:
+            program.destroy()
+
+
+def run_both(platform: Platform, name: str, config: dict[str, Any]) -> tuple[Path, Path]:
+    """Submit a configuration, and give the same to ``harbor run``; returns both job folders."""
+    path = platform.folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    submitted = platform.aeo("submit", str(path), "--name", name, "--wait", "--per-worker-concurrency", "all")
+    code = submitted.ends(240)
+    single = platform.folder / "single"
+    single.mkdir(exist_ok=True)
+    options = ("-o", str(single), "--job-name", name, "-q", "-y")
+    tasks.harbor("run", "-c", str(path), *options, cwd=platform.folder)
+    assert code == 0, submitted.output
+    return platform.job(name), single / name
+
+
+def check_equal(ours: Path, single: Path, scratch: Path) -> None:
+    """Stats, metrics, pass@k, and every trial's endpoints in Harbor's viewer."""
+    first, second = (json.loads((job / "result.json").read_text()) for job in (ours, single))
+    compared = tasks.comparable(first, tasks.tasks_of(ours))
+    assert compared == tasks.comparable(second, tasks.tasks_of(single))
+    assert any(group["pass_at_k"] for group in compared["stats"]["evals"].values())
+    assert any(group["metrics"] for group in compared["stats"]["evals"].values())
+    assert shown(ours, scratch / "ours.log") == shown(single, scratch / "single.log")
+
+
+def shown(job: Path, log: Path) -> list[tuple[str, str, Any]]:
+    """What the viewer's endpoints say of each trial, without what differs from run to run."""
+    with viewer.viewer(job.parent, log) as address:
+        base = f"{address}/api/jobs/{job.name}"
+        listed = viewer.get(f"{base}/trials?page_size=100")["items"]
+        return sorted(((*key(trial), details(base, trial["name"])) for trial in listed), key=repr)
+
+
+def key(trial: dict[str, Any]) -> tuple[str, str]:
+    return trial["task_name"], str(trial["agent_name"])
+
+
+def details(base: str, name: str) -> dict[str, Any]:
+    base = f"{base}/trials/{name}"
+    trial = viewer.get(base)
+    error = trial["exception_info"]
+    return {
+        "rewards": (trial["verifier_result"] or {}).get("rewards"),
+        "valid": trial["reward_valid"],
+        "error": error and error["exception_type"],
+        "agent": trial["agent_info"],
+        "source": trial["source"],
+        "checksum": trial["task_checksum"],
+        "steps": [step["step_name"] for step in trial["step_results"] or []],
+        "files": sorted(file["path"] for file in viewer.get(f"{base}/files")),
+        "verifier": viewer.get(f"{base}/verifier-output"),
+        "artifacts": viewer.get(f"{base}/artifacts"),
+        "logs": sorted(viewer.get(f"{base}/agent-logs")),
+    }
+
+
+def check_resume(job: Path, task: str, scratch: Path) -> None:
+    """Resuming runs nothing; without one trial it runs exactly that, and the numbers stay."""
+    before = json.loads((job / "result.json").read_text())
+    names = tasks.tasks_of(job)
+    written = {path: path.stat().st_mtime_ns for path in job.glob("*/result.json")}
+    tasks.harbor("job", "resume", "-p", str(job), cwd=scratch)
+    assert {path: path.stat().st_mtime_ns for path in job.glob("*/result.json")} == written
+    assert tasks.comparable(json.loads((job / "result.json").read_text()), {}) == tasks.comparable(before, {})
+
+    gone = next(name for name, of in sorted(names.items()) if of == task)
+    shutil.rmtree(job / gone)
+    tasks.harbor("job", "resume", "-p", str(job), cwd=scratch)
+    now = tasks.tasks_of(job)
+    assert [now[name] for name in set(now) - set(names)] == [task]
+    for path, moment in written.items():
+        assert path.parent.name == gone or path.stat().st_mtime_ns == moment
+    after = json.loads((job / "result.json").read_text())
+    assert tasks.comparable(after, now) == tasks.comparable(before, names)
+
+
+def check_events(platform: Platform, name: str) -> None:
+    """Every trial was claimed and committed once, and more than one worker had some."""
+    status = platform.api.status(name)
+    events = platform.events(status["id"])
+    for kind in ("claimed", "committed"):
+        counted = Counter(event["trial"] for event in events if event["kind"] == kind)
+        assert len(counted) == status["total"]
+        assert set(counted.values()) == {1}
+    assert len({event["worker"] for event in events if event["kind"] == "claimed"}) > 1
+
+
+def test_in_the_host_environment(platform: Platform, tmp_path: Path) -> None:
+    require(tasks.namespaces_work(), "user namespaces")
+    # pass@k is only for datasets of one binary reward.
+    for write in (tasks.passing, tasks.failing):
+        write(platform.folder / "binary" / write.__name__)
+    for write in (tasks.several, tasks.unrewarded, tasks.two_steps):
+        write(platform.folder / "various" / write.__name__.replace("_", "-"))
+    config = {
+        "n_attempts": 2,
+        "agents": [{"name": "oracle"}, {"name": "nop"}],
+        "environment": dict(HOST),
+        "datasets": [{"path": str(platform.folder / name)} for name in ("binary", "various")],
+    }
+    ours, single = run_both(platform, "host", config)
+    check_events(platform, "host")
+    check_equal(ours, single, tmp_path)
+    check_resume(ours, "passing", tmp_path)
+
+
+@pytest.mark.docker
+def test_in_the_docker_environment(platform: Platform, tmp_path: Path) -> None:
+    require(shutil.which("docker"), "the docker command")
+    require(docker_answers("info"), "a Docker engine")
+    require(docker_answers("image", "inspect", IMAGE), f"the image {IMAGE}")
+    for name, verdict in {"failing": "echo 0", "passing": "test -f /app/done && echo 1 || echo 0"}.items():
+        folder = platform.folder / "contained" / name
+        tasks.task(folder, solve="touch /app/done", test=f"({verdict}) > /logs/verifier/reward.txt")
+        (folder / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nWORKDIR /app\n")
+        (folder / "environment" / "docker-compose.yaml").write_text("services:\n  main:\n    init: true\n")
+    config = {
+        "n_attempts": 2,
+        "agents": [{"name": "oracle"}, {"name": "nop"}],
+        "environment": {"type": "docker"},
+        "datasets": [{"path": str(platform.folder / "contained")}],
+    }
+    ours, single = run_both(platform, "contained", config)
+    check_events(platform, "contained")
+    check_equal(ours, single, tmp_path)
+    check_resume(ours, "failing", tmp_path)
+
+
+def docker_answers(*arguments: str) -> bool:
+    return subprocess.run(["docker", *arguments], capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def test_a_thousand_trials_over_three_workers(platform: Platform) -> None:
+    config = {"executor": "sleep", "name": "thousand", "trials": 1000, "per_worker_concurrency": "all"}
+    id = platform.api.submit(config)
+    eventually(lambda: platform.api.status(id)["state"] == "succeeded", 110, pause=0.2)
+    status = platform.api.status(id)
+    assert (status["done"], status["outcomes"]["scored"]) == (1000, 1000)
+    check_events(platform, "thousand")
+    result = json.loads((platform.job("thousand") / "result.json").read_text())
+    assert result["stats"]["n_completed_trials"] == result["n_total_trials"] == 1000
