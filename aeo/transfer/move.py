@@ -22,6 +22,9 @@ from aeo.layout import inside
 from aeo.transfer import copy, rsync, tree
 from aeo.transfer.remote import Remote
 
+#: On one machine, a folder of at most so many files and bytes is copied before rsync has even started.
+SMALL_FILES, SMALL_BYTES = 200, 32 * 1024 * 1024
+
 _PERMANENT_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
@@ -43,7 +46,7 @@ def push(remote: Remote, source: Path, target: str, *, password: str = "") -> No
         if remote.kind == "local":
             place = _local(remote, parts)
             place.parent.mkdir(parents=True, exist_ok=True)
-            if not rsync.installed():
+            if _is_copied(source):
                 _copy(source, place)
                 return
         if source.is_dir():
@@ -71,7 +74,7 @@ def fetch(remote: Remote, source: str, target: Path, *, only: Sequence[str] = ()
             return
         part = target.with_name(f".{target.name}.part")
         place = _local(remote, parts) if remote.kind == "local" else None
-        if place and not rsync.installed():
+        if place and _is_copied(place):
             _fetch_copy(place, part, names)
         else:
             _fetch(remote, source, part, names, password, what)
@@ -115,6 +118,16 @@ def _told(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise TransferFailed(f"{what}: {error}", permanent=error.errno in _PERMANENT_ERRORS) from None
+
+
+def _is_copied(source: Path) -> bool:
+    """Whether a move on one machine is a plain copy: where rsync is not installed, and for what is small."""
+    if not rsync.installed():
+        return True
+    names = [source / name for name in tree.read(source, odd_names=True).files] if source.is_dir() else [source]
+    with suppress(FileNotFoundError):  # gone meanwhile: whoever copies it says so
+        return len(names) <= SMALL_FILES and sum(path.lstat().st_size for path in names) <= SMALL_BYTES
+    return True
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -79,6 +79,8 @@ def _start(kind: str, stack: ExitStack, base: Path) -> End:
 def end(request: pytest.FixtureRequest, ends: Callable[[str], End], monkeypatch: pytest.MonkeyPatch) -> End:
     if request.param == "copy":
         monkeypatch.setenv("PATH", "/nowhere")
+    # What is small is copied on one machine; these tests want rsync there too.
+    monkeypatch.setattr(move, "SMALL_FILES", -1)
     return ends(request.param)
 
 
@@ -426,9 +428,23 @@ def test_a_password_is_in_no_argument_and_no_other_environment(
     assert f"RSYNC_PASSWORD={PASSWORD}\n" in environment
     assert environment.count(PASSWORD) == 1
     assert "t0p-secret" not in environment
+    monkeypatch.setattr(move, "SMALL_FILES", -1)
     with pytest.raises(TransferFailed):
         move.push(parse(str(tmp_path)), run_dir, "inbox/e1/x", password=PASSWORD)
     assert PASSWORD not in (tmp_path / "env").read_text()
+
+
+def test_what_is_small_is_copied_on_one_machine(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root" / "inbox").mkdir(parents=True)
+    (tmp_path / "rsync").write_text("#!/bin/sh\nexit 5\n")
+    (tmp_path / "rsync").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    here = parse(str(tmp_path / "root"))
+    move.push(here, run_dir, "inbox/x")
+    assert (tmp_path / "root" / "inbox" / "x" / "result.json").read_text() == "{}"
+    monkeypatch.setattr(move, "SMALL_BYTES", 1)
+    with pytest.raises(TransferFailed):
+        move.push(here, run_dir, "inbox/y")
 
 
 @pytest.mark.parametrize(
