@@ -12,13 +12,19 @@ import threading
 import time
 
 import redis
+from redis.backoff import ConstantBackoff
+from redis.exceptions import BusyLoadingError
+from redis.retry import Retry
 
 from aeo.celery import MERGE, RUN_BATCH, Stop, consume, make_app
 
 
 def main(name: str, queue: str, slots: int) -> int:
     url = os.environ["AEO_BROKER_URL"]
-    store = redis.Redis.from_url(url, decode_responses=True)
+    # A batch of the product outlives a server that is away for a while; so do these.
+    store = redis.Redis.from_url(
+        url, decode_responses=True, retry=Retry(ConstantBackoff(0.1), 200), retry_on_error=[BusyLoadingError]
+    )
     app = make_app(url, worker=name)
     # Only the messages below: the product's need a whole site.
     app.conf.include = []

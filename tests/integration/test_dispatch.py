@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 from waiting import eventually
 
@@ -35,7 +36,10 @@ SLOTS = {"w1": 2, "w2": 1, "w3": 1}
 class Fleet:
     """Three workers and a control process."""
 
-    def __init__(self, url: str, root: Path):
+    def __init__(self, root: Path):
+        # Not the shared server, which other tests empty.
+        self.server = embedded.start(root / "redis")
+        url = self.server.url
         self.site = Site(config=Config(broker_url=url), shared=Shared(root, root), db=connect(url))
         self.redis: Any = self.site.db.client
         queues = {**{name: dispatch.queue_of(name) for name in SLOTS}, "control": dispatch.CONTROL}
@@ -65,20 +69,17 @@ class Fleet:
             process.kill()
             process.wait()
         self.site.db.close()
+        embedded.stop(self.server)
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    # Not the shared server, which other tests empty.
-    root = tmp_path_factory.mktemp("fleet")
-    running = embedded.start(root / "redis")
-    made = Fleet(running.url, root)
+    made = Fleet(tmp_path_factory.mktemp("fleet"))
     try:
         eventually(lambda: made.redis.scard("ready") == len(made.processes), timeout=30)
         yield made
     finally:
         made.stop()
-        embedded.stop(running)
 
 
 @pytest.fixture
@@ -206,3 +207,24 @@ def test_a_broker_that_is_away_is_told_soon(clean: Fleet, act: str) -> None:
     with pytest.raises(Unavailable, match="broker"):
         acts[act]()
     assert time.monotonic() - started < 5
+
+
+def test_a_chord_survives_the_servers_death(clean: Fleet) -> None:
+    id = uuid4().hex
+    clean.redis.set("hold", 1)
+    # Three run, one waits, and w3 has a slot free: the hardest place for a consumer to lose its server.
+    sent = dispatch.send(clean.site, id, batches(id, "w1", "w1", "w2", "w1"))
+    eventually(lambda: len(clean.trace("start")) == 3)
+    psutil.Process(clean.server.pid).kill()
+    eventually(lambda: not psutil.pid_exists(clean.server.pid) or _zombie(clean.server.pid))
+    clean.server = embedded.start(clean.server.folder)
+    clean.redis.delete("hold")
+    eventually(lambda: clean.trace("merge"), 30)
+    assert sorted(clean.trace("end")) == sorted(batch.id for batch in sent)
+    assert all(process.poll() is None for process in clean.processes.values())
+
+
+def _zombie(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
