@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import psutil
 import yaml
 from needs import require
 
-from aeo.core.errors import Unavailable
+from aeo.core.errors import ExecutorFailed, Unavailable
 from aeo.core.model import Evaluation, PlannedTrial, Spec, TrialRow
 from aeo.executors import JobProgress, SubmittedFile, TrialContext
 from aeo.executors.harbor import executor
@@ -208,6 +209,23 @@ def start(root: Path, config: Mapping[str, Any], *, multiplier: float | None = N
     evaluation = Evaluation(id="e", spec=spec, plan=plan, submitted_at=now, job_dir=str(job_dir))
     executor.start_job(evaluation, job_dir)
     return Run(root=root, evaluation=evaluation)
+
+
+def run_in_thread(
+    session: HarborSession, trial: PlannedTrial, context: TrialContext
+) -> tuple[threading.Thread, list[str], list[Exception]]:
+    phases: list[str] = []
+    errors: list[Exception] = []
+
+    def go() -> None:
+        try:
+            session.run(trial, context, phases.append)
+        except ExecutorFailed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    return thread, phases, errors
 
 
 def harbor(*arguments: str, cwd: Path) -> str:

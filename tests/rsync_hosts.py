@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from tests.waiting import eventually
+from waiting import eventually
 
 PASSWORD = "correct horse battery staple"
 

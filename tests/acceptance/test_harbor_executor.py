@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -22,9 +21,8 @@ from needs import require
 from waiting import eventually
 
 from aeo import codec
-from aeo.core.errors import ExecutorFailed, InputError
-from aeo.core.model import Outcome, PlannedTrial
-from aeo.executors import TrialContext
+from aeo.core.errors import InputError
+from aeo.core.model import Outcome
 from aeo.executors.harbor import executor
 from aeo.executors.harbor.session import HarborSession
 
@@ -136,23 +134,6 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return tasks.start(root, {"environment": dict(HOST), "datasets": [{"path": "set"}]})
 
 
-def run_in_thread(
-    session: HarborSession, trial: PlannedTrial, context: TrialContext
-) -> tuple[threading.Thread, list[str], list[Exception]]:
-    phases: list[str] = []
-    errors: list[Exception] = []
-
-    def go() -> None:
-        try:
-            session.run(trial, context, phases.append)
-        except ExecutorFailed as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    return thread, phases, errors
-
-
 def agent_hangs() -> bool:
     """Whether the agent is where it hangs, its stray process included."""
     return tasks.sleepers() == 2
@@ -166,7 +147,7 @@ def test_a_stopped_trial_ends_soon_and_says_cancelled(hanging: Run) -> None:
     trial = hanging.of_task("hanging")
     context = hanging.context(trial)
     with hanging.session() as session:
-        thread, phases, errors = run_in_thread(session, trial, context)
+        thread, phases, errors = tasks.run_in_thread(session, trial, context)
         eventually(agent_hangs, 30)
         begun = time.monotonic()
         session.stop("cancelled")
@@ -194,7 +175,7 @@ def test_a_killed_driver_takes_all_with_it_and_the_next_trial_runs(hanging: Run)
     trial = hanging.of_task("hanging")
     context = hanging.context(trial)
     with hanging.session() as session:
-        thread, _, errors = run_in_thread(session, trial, context)
+        thread, _, errors = tasks.run_in_thread(session, trial, context)
         eventually(agent_hangs, 30)
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGKILL)
@@ -212,7 +193,7 @@ def test_a_driver_that_does_not_stop_is_killed(hanging: Run, monkeypatch: pytest
     monkeypatch.setenv("AEO_STOP_SECONDS", "0.5")
     trial = hanging.of_task("hanging")
     with hanging.session() as session:
-        thread, _, errors = run_in_thread(session, trial, hanging.context(trial))
+        thread, _, errors = tasks.run_in_thread(session, trial, hanging.context(trial))
         eventually(agent_hangs, 30)
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGSTOP)

@@ -11,7 +11,6 @@ from pathlib import Path
 import harbor_tasks as tasks
 import pytest
 from needs import require
-from test_harbor_executor import run_in_thread
 from waiting import eventually
 
 from aeo.core.model import Outcome
@@ -57,7 +56,7 @@ def test_a_trial_in_docker_and_what_a_killed_driver_leaves(tmp_path: Path) -> No
     try:
         trial = run.of_task("hanging")
         with run.session() as session:
-            thread, phases, errors = run_in_thread(session, trial, run.context(trial))
+            thread, phases, errors = tasks.run_in_thread(session, trial, run.context(trial))
             eventually(lambda: "agent" in phases, 60)
             assert len(things(trial.name)) > 1
             assert session._driver is not None

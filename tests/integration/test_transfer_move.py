@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from needs import require
+from rsync_hosts import PASSWORD, free_port, missing, rsync_daemon, ssh_server
+from waiting import eventually
 
 from aeo.core.errors import InputError, TransferFailed
 from aeo.transfer import manifest, move, rsync
 from aeo.transfer.remote import Remote, parse
-from tests.needs import require
-from tests.rsync_hosts import PASSWORD, free_port, missing, rsync_daemon, ssh_server
-from tests.waiting import eventually
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 KINDS = ("local", "copy", "rsync", "ssh")
