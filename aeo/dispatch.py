@@ -60,7 +60,7 @@ def send(site: Site, evaluation: str, batches: Sequence[Batch], *, priority: int
     ]
     for batch in sent:
         evaluations.set_message(site.db, batch)
-    header = group([app.signature(RUN_BATCH, args=_args(b), **_address(b, b.worker, step)) for b in sent], app=app)
+    header = group([_message(app, batch, batch.worker, step) for batch in sent], app=app)
     header.options["task_id"] = group_id
     with _sending(site) as app:
         # `run` and not `apply_async`, which would clone the header and so lose the group's id.
@@ -78,15 +78,9 @@ def resend(site: Site, batch: Batch, *, worker: str = "") -> None:
         ValueError: the batch was never sent.
     """
     member = json.loads(batch.message)
+    place = {key: member[key] for key in ("group_id", "group_index", "chord")}
     with _sending(site) as app:
-        app.send_task(
-            RUN_BATCH,
-            args=_args(batch),
-            **_address(batch, worker or batch.worker, member["priority"]),
-            group_id=member["group_id"],
-            group_index=member["group_index"],
-            chord=member["chord"],
-        )
+        _message(app, batch, worker or batch.worker, member["priority"]).apply_async(**place)
 
 
 def ring(site: Site, evaluation: str) -> None:
@@ -104,12 +98,10 @@ def _merge(site: Site, evaluation: str) -> Signature[Any]:
     return sender(site.config.broker_url).signature(MERGE, args=(evaluation,), immutable=True, queue=CONTROL)
 
 
-def _args(batch: Batch) -> tuple[str, str]:
-    return batch.evaluation, batch.id
-
-
-def _address(batch: Batch, worker: str, step: int) -> dict[str, Any]:
-    return {"task_id": batch.id, "queue": queue_of(worker), "priority": step}
+def _message(app: Celery, batch: Batch, worker: str, step: int) -> Signature[Any]:
+    return app.signature(
+        RUN_BATCH, args=(batch.evaluation, batch.id), task_id=batch.id, queue=queue_of(worker), priority=step
+    )
 
 
 def _member(batch: Batch, group_id: str, index: int, step: int, body: Signature[Any]) -> dict[str, Any]:
