@@ -57,10 +57,11 @@ class Session(Protocol):
         Raises:
             ExecutorFailed: the trial has no result: its process died or was stopped. The session restarts what it needs
                 at the next `run`.
+            Unavailable: this worker cannot run trials now. The trial is given back uncounted and the batch ends.
         """
 
-    def stop(self, reason: str) -> None:
-        """End the trial that runs, from another thread: SIGTERM to its process group, SIGKILL after a bounded time.
+    def stop(self, reason: str, grace_seconds: float) -> None:
+        """End the trial that runs, from another thread: SIGTERM to its process group, SIGKILL after ``grace_seconds``.
 
         `run` then returns (with a result that says cancelled) or raises within that time. Does nothing when none runs.
         """

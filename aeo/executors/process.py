@@ -102,11 +102,12 @@ class Child:
             self._release()
             raise
 
-    def stop(self, reason: str) -> None:
-        """From another thread: have it ended at once. Does nothing when it has ended."""
+    def stop(self, reason: str, grace_seconds: float | None = None) -> None:
+        """From another thread: have it ended at once, in another grace if given. Does nothing when it has ended."""
         with self._lock:
             if self._wake is not None and not self._stopped:
                 self._stopped = reason or "stopped"
+                self._grace = self._grace if grace_seconds is None else grace_seconds
                 with suppress(BlockingIOError):
                     os.write(self._wake[1], b"!")
 

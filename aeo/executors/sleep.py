@@ -221,7 +221,7 @@ class SleepSession:
             return False
         return self._stop.wait(seconds) if seconds > 0 else self._stop.is_set()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, grace_seconds: float = 0.0) -> None:  # noqa: ARG002
         """See `aeo.executors.Session`."""
         with self._lock:
             if self._running:

@@ -189,15 +189,14 @@ def test_a_killed_driver_takes_all_with_it_and_the_next_trial_runs(hanging: Run)
     assert not list(hanging.root.glob("batch/harbor/roots/*"))
 
 
-def test_a_driver_that_does_not_stop_is_killed(hanging: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AEO_STOP_SECONDS", "0.5")
+def test_a_driver_that_does_not_stop_is_killed(hanging: Run) -> None:
     trial = hanging.of_task("hanging")
     with hanging.session() as session:
         thread, _, errors = tasks.run_in_thread(session, trial, hanging.context(trial))
         eventually(agent_hangs, 30)
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGSTOP)
-        session.stop("deadline")
+        session.stop("deadline", 0.5)
         thread.join(20)
         assert "deadline" in str(errors[0])
 

@@ -213,13 +213,13 @@ class CommandSession:
         )
         result.finish(context.trial_dir, self._evaluation, trial, context.final_dir, ending)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, grace_seconds: float = GRACE_SECONDS) -> None:
         """See `aeo.executors.Session`."""
         with self._lock:
             if self._running:
                 self._stopped = reason or "stopped"
                 if self._child is not None:
-                    self._child.stop(self._stopped)
+                    self._child.stop(self._stopped, grace_seconds)
 
     def close(self) -> None:
         """See `aeo.executors.Session`."""

@@ -24,8 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from aeo.config import from_environment
-from aeo.core.errors import ExecutorFailed, InputError
+from aeo.core.errors import ExecutorFailed
 from aeo.core.model import Evaluation, PlannedTrial
 from aeo.executors import TrialContext
 from aeo.executors.harbor import leftovers, program, trial_files
@@ -152,14 +151,14 @@ class HarborSession:
                     shutil.move(str(entry), str(context.trial_dir / entry.name))
         (context.trial_dir / "result.json").unlink(missing_ok=True)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, grace_seconds: float = 10.0) -> None:
         """See `aeo.executors.Session.stop`. The driver gets the signal; it ends what it started, in Harbor's order."""
         with self._lock:
             driver = self._driver
             if not self._running or self._stopped:
                 return
             self._stopped = reason or "stopped"
-            self._killer = threading.Timer(_stop_seconds(), self._kill, (self._running,))
+            self._killer = threading.Timer(grace_seconds, self._kill, (self._running,))
             self._killer.daemon = True
             self._killer.start()
             if driver is not None and driver.poll() is None:
@@ -208,10 +207,3 @@ def _kill_group(driver: subprocess.Popen[bytes]) -> None:
     if driver.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(driver.pid, signal.SIGKILL)
-
-
-def _stop_seconds() -> float:
-    try:
-        return from_environment().stop_seconds
-    except InputError:
-        return 10.0
