@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,44 +15,11 @@ import viewer
 import yaml
 from harbor_tasks import HOST
 from needs import require
-from programs import Api, Program, free_port
+from platforms import Platform
 from waiting import eventually
 
 WORKERS = {"one": 1, "two": 2, "three": 1}
 IMAGE = "debian:bookworm"
-
-
-class Platform:
-    """A controller and three workers, as a person starts them."""
-
-    def __init__(self, folder: Path):
-        port = free_port()
-        self.folder, self.shared = folder, folder / "shared"
-        self.url = f"http://127.0.0.1:{port}"
-        self.api = Api(self.url)
-        self.programs = [Program(["controller", "--port", str(port), "--shared-root", str(self.shared)], folder)]
-        for id, slots in WORKERS.items():
-            arguments = ["worker", "--controller-url", self.url, "--worker-id", id, "--slots", str(slots)]
-            self.programs.append(Program([*arguments, "--local-root", str(folder / id)], folder))
-
-    def aeo(self, *arguments: str) -> Program:
-        """A command of the command line."""
-        return Program(list(arguments), self.folder, {"AEO_URL": self.url})
-
-    def job(self, name: str) -> Path:
-        return self.shared / "jobs" / name
-
-    def events(self, id: str) -> list[dict[str, Any]]:
-        log = self.shared / "evaluations" / id / "events.jsonl"
-        eventually(lambda: '"kind":"closed"' in log.read_text())
-        return [json.loads(line) for line in log.read_text().splitlines()]
-
-    def stop(self) -> None:
-        self.api.close()
-        for program in reversed(self.programs):
-            program.process.terminate()
-        for program in self.programs:
-            program.ends()
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +27,15 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     tasks.needed_harbor()
     made = Platform(tmp_path_factory.mktemp("platform"))
     try:
-        eventually(made.api.healthy, 60, pause=0.1)
+        made.ready()
+        for id, slots in WORKERS.items():
+            made.worker(id, "--slots", str(slots))
         for id in WORKERS:
             made.api.await_worker(id, timeout=60)
         yield made
         made.stop()
     finally:
-        for program in made.programs:
-            program.destroy()
+        made.destroy()
 
 
 def run_both(platform: Platform, name: str, config: dict[str, Any]) -> tuple[Path, Path]:
@@ -146,17 +113,6 @@ def check_resume(job: Path, task: str, scratch: Path) -> None:
     assert tasks.comparable(after, now) == tasks.comparable(before, names)
 
 
-def check_events(platform: Platform, name: str) -> None:
-    """Every trial was claimed and committed once, and more than one worker had some."""
-    status = platform.api.status(name)
-    events = platform.events(status["id"])
-    for kind in ("claimed", "committed"):
-        counted = Counter(event["trial"] for event in events if event["kind"] == kind)
-        assert len(counted) == status["total"]
-        assert set(counted.values()) == {1}
-    assert len({event["worker"] for event in events if event["kind"] == "claimed"}) > 1
-
-
 def test_in_the_host_environment(platform: Platform, tmp_path: Path) -> None:
     require(tasks.namespaces_work(), "user namespaces")
     # pass@k is only for datasets of one binary reward.
@@ -171,7 +127,7 @@ def test_in_the_host_environment(platform: Platform, tmp_path: Path) -> None:
         "datasets": [{"path": str(platform.folder / name)} for name in ("binary", "various")],
     }
     ours, single = run_both(platform, "host", config)
-    check_events(platform, "host")
+    assert len(platform.check_once_each("host")) > 1
     check_equal(ours, single, tmp_path)
     check_resume(ours, "passing", tmp_path)
 
@@ -193,7 +149,7 @@ def test_in_the_docker_environment(platform: Platform, tmp_path: Path) -> None:
         "datasets": [{"path": str(platform.folder / "contained")}],
     }
     ours, single = run_both(platform, "contained", config)
-    check_events(platform, "contained")
+    assert len(platform.check_once_each("contained")) > 1
     check_equal(ours, single, tmp_path)
     check_resume(ours, "failing", tmp_path)
 
@@ -208,6 +164,6 @@ def test_a_thousand_trials_over_three_workers(platform: Platform) -> None:
     eventually(lambda: platform.api.status(id)["state"] == "succeeded", 110, pause=0.2)
     status = platform.api.status(id)
     assert (status["done"], status["outcomes"]["scored"]) == (1000, 1000)
-    check_events(platform, "thousand")
+    assert len(platform.check_once_each("thousand")) > 1
     result = json.loads((platform.job("thousand") / "result.json").read_text())
     assert result["stats"]["n_completed_trials"] == result["n_total_trials"] == 1000
