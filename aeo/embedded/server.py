@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -32,6 +33,8 @@ from aeo.core.errors import Unavailable
 from aeo.store.health import server_pid
 
 _HOST = "127.0.0.1"
+#: Below what systems give to outgoing connections, one of which would else hold our port while the server restarts.
+_PORTS = range(20000, 32000)
 #: Seconds it gets to load its data and answer.
 _START_SECONDS = 30.0
 #: Seconds it gets to write its data and end.
@@ -193,7 +196,7 @@ def _choose_port(folder: Path) -> int:
     """The port it had, so that workers find it again; another when that is taken."""
     path = folder / "port"
     kept = int(path.read_text()) if path.exists() else 0
-    port = (kept and _is_free(kept)) or _is_free(0)
+    port = (kept and _is_free(kept)) or next(filter(_is_free, random.sample(_PORTS, 50)), 0) or _is_free(0)
     if not port:
         raise Unavailable(f"No port is free on {_HOST}.")
     _write(path, str(port))
