@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from aeo.store.evaluations import EvaluationStatus
 from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from aeo.core.model import EvaluationState, Outcome, TrialState
 from aeo.progress import EvaluationDetail, TrialView
+from aeo.store.evaluations import EvaluationStatus
 from aeo.workers import WorkerView
 
 #: Most rows of one page.
