@@ -23,7 +23,7 @@ class Stopped(str, Enum):
     """Why a running trial was told to stop."""
 
     NOT = ""
-    #: The lease is another's, or may be: nobody could be asked for too long.
+    #: The trial is another run's, or done.
     LOST = "lease lost"
     CANCELLED = "cancelled"
     #: Past the hard deadline of our own.
@@ -40,8 +40,9 @@ def clock() -> float:
 class Hold:
     """Keeps one claim's lease until left; calls ``stop`` once when the trial must end.
 
-    The holder measures by its own clock and gives up a quarter of the lease before the server may give it away, since a
-    server that cannot be reached may have done so.
+    A store that cannot be reached ends no trial: it may be restarting, and a run of hours is worth more than the chance
+    that somebody else began it again. Once it answers, a lease that was lost is taken back if nobody has the trial; if
+    somebody has, this run stops. Whichever result is committed first counts.
     """
 
     def __init__(
@@ -60,7 +61,6 @@ class Hold:
         self._lock = threading.Lock()
         self._trial_over = False
         self._left = threading.Event()
-        self._renewed = clock()
         self._standing = Standing.HELD
         #: Why the trial was stopped; read it after `trial_over`.
         self.stopped = Stopped.NOT
@@ -88,11 +88,11 @@ class Hold:
     def _renew(self) -> None:
         pause = min(LOOK_SECONDS, self._lease / 4)
         while not self._left.wait(pause):
-            asked = clock()
             with suppress(Unavailable):
-                self._standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
-                # From when it was asked: the answer may have taken its time.
-                self._renewed = asked
+                standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
+                if standing is Standing.LOST and trials.reclaim(self._db, self._claim, lease_seconds=self._lease):
+                    standing = Standing.HELD
+                self._standing = standing
 
     def _watch(self) -> None:
         while not self._left.wait(min(LOOK_SECONDS, self._lease / 4)):
@@ -106,7 +106,7 @@ class Hold:
             self._stop(reason.value)
 
     def _look(self) -> Stopped:
-        if self._standing is Standing.LOST or clock() - self._renewed > self._lease * 3 / 4:
+        if self._standing is Standing.LOST:
             return Stopped.LOST
         if self._standing is Standing.CANCEL:
             return Stopped.CANCELLED

@@ -6,21 +6,25 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from aeo import dispatch, evaluations, jobs, records, results
+from aeo import codec, dispatch, evaluations, jobs, records, results
 from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Claim, Evaluation, EvaluationState, TrialState, WorkerState
+from aeo.core.model import Claim, Evaluation, EvaluationState, TrialRow, TrialState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import evaluations as store
-from aeo.store import events, inbox, trials, workers
+from aeo.store import events, health, inbox, trials, workers
 from aeo.store.evaluations import BatchStatus, EvaluationStatus
 from aeo.store.trials import Requeued
 from aeo.store.workers import WorkerStatus
 from aeo.transfer import manifest as manifests
 
 log = logging.getLogger(__name__)
+
+#: Seconds that runs get to take their leases back after the store was wiped, before their trials are shared out anew.
+RECLAIM_SECONDS = 5.0
 
 
 def recover(site: Site) -> None:
@@ -37,6 +41,7 @@ def recover(site: Site) -> None:
             log.error("evaluation %s cannot be recovered: %s", folder.name, error)
     inbox.restore(site.db)
     _recover_inbox(site)
+    health.mark_recovered(site.db)
 
 
 def _sweep_staging(site: Site) -> None:
@@ -81,9 +86,10 @@ def _adopt_committed(site: Site, record: Record) -> None:
     """Record what lies in the job folder; a trial committed is never run again."""
     job_dir = Path(record.evaluation.job_dir)
     rows = {row.summary.trial for row in trials.rows_since(site.db, record.evaluation.id, 0)}
+    logged = logged_rows(site.shared.events(record.evaluation.id))
     for trial in record.trials.values():
         if trial.name not in rows and (job_dir / trial.name / "result.json").is_file():
-            results.adopt(site, record, trial)
+            results.adopt(site, record, trial, logged.get(trial.name))
 
 
 def last_state(path: Path) -> tuple[EvaluationState, str] | None:
@@ -93,6 +99,16 @@ def last_state(path: Path) -> tuple[EvaluationState, str] | None:
         if event.get("kind") == "moved":
             last = (EvaluationState(str(event["state"])), str(event.get("reason", "")))
     return last
+
+
+def logged_rows(path: Path) -> Mapping[str, TrialRow]:
+    """The rows an evaluation's own log has of its committed trials."""
+    rows = {}
+    for event in read_events(path):
+        if event.get("kind") == "committed" and event.get("attempt") != "0":
+            with suppress(InputError):
+                rows[str(event["trial"])] = codec.loads(TrialRow, str(event.get("row", "")))
+    return rows
 
 
 def read_events(path: Path) -> Iterable[Mapping[str, object]]:
@@ -132,6 +148,11 @@ def reconcile(site: Site) -> None:
     Raises:
         Unavailable: the store is away.
     """
+    settled = health.settled_seconds(site.db)
+    if settled is None:
+        log.warning("the store was wiped; rebuilding it from disk")
+        recover(site)
+        settled = 0.0
     pool = {worker.info.id: worker for worker in workers.all(site.db)}
     for id in store.open_ids(site.db):
         try:
@@ -140,13 +161,24 @@ def reconcile(site: Site) -> None:
             # A submission that died after the store was told and before its folder stood.
             store.delete(site.db, id)
             continue
-        _requeue_expired(site, record)
-        _keep_going(site, record, pool)
+        if store.get(site.db, id).state is EvaluationState.CANCELLING:
+            # A run that was given back while its evaluation is being cancelled.
+            trials.cancel_pending(site.db, id)
+        if settled >= site.config.grace_seconds:
+            _requeue_expired(site, record, pool)
+        if settled >= RECLAIM_SECONDS:
+            _keep_going(site, record, pool)
         jobs.ring_if_all_in(site, id)
 
 
-def _requeue_expired(site: Site, record: Record) -> None:
-    for claim in trials.expired(site.db, record.evaluation.id):
+def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus]) -> None:
+    """Give back what nobody runs: at once when the worker is lost, after the grace when only its lease ended."""
+    id, hung = record.evaluation.id, site.config.grace_seconds
+    overdue = {claim.token for claim in trials.expired(site.db, id, ago_seconds=hung)}
+    for claim in trials.expired(site.db, id):
+        worker = pool.get(claim.worker)
+        if worker is not None and worker.state is not WorkerState.LOST and claim.token not in overdue:
+            continue
         requeued = trials.requeue(
             site.db,
             claim.evaluation,

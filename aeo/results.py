@@ -106,8 +106,13 @@ def _record(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, r
     return first
 
 
-def adopt(site: Site, record: Record, trial: PlannedTrial) -> bool:
-    """Record a trial that lies in the job folder while the store does not know it; False if it is no result."""
+def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | None) -> bool:
+    """Record a trial that lies in the job folder while the store does not know it; False if it is no result.
+
+    ``logged`` is its row from the event log, which knows more than the folder (who ran it, how often).
+    """
+    if logged is not None:
+        return trials.commit(site.db, record.evaluation.id, logged, "recovered")
     place = inside(Path(record.evaluation.job_dir), trial.name)
     executor = executors.load(record.evaluation.spec.executor)
     try:

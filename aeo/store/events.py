@@ -18,7 +18,7 @@ class Event:
     """One thing that happened to an evaluation.
 
     Kinds: ``submitted``, ``moved`` (to another state), ``batch_added``, ``batch_started``, ``batch_ended``,
-    ``claimed``, ``pushed``, ``requeued``, ``committed`` (with the row as JSON), ``superseded``, and what others `emit`.
+    ``claimed``, ``reclaimed``, ``pushed``, ``requeued``, ``committed`` (with the row as JSON), ``superseded``, and what others `emit`.
     """
 
     evaluation: str

@@ -10,7 +10,8 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from aeo.core.errors import Unavailable
-from aeo.store.connection import Db
+from aeo.store.connection import Db, now
+from aeo.store.keys import key
 
 
 def ping(db: Db) -> bool:
@@ -38,6 +39,23 @@ def server_pid(url: str, *, timeout_seconds: float = 2.0) -> int | None:
         return None
     finally:
         client.close()
+
+
+def mark_recovered(db: Db) -> None:
+    """Note that the store was brought in line with the disk just now."""
+    db.client.set(key("recovered"), round(now(db).timestamp() * 1000))
+
+
+def settled_seconds(db: Db) -> float | None:
+    """How long this store has been up and in line with the disk; None when it was wiped since.
+
+    Workers need a while to find a store that comes back: until then silence proves nothing.
+    """
+    since = db.client.get(key("recovered"))
+    if since is None:
+        return None
+    up = float(db.client.info("server")["uptime_in_seconds"])
+    return max(0.0, min(up, now(db).timestamp() - float(since) / 1000))
 
 
 def queue_lengths(db: Db, queues: Iterable[str]) -> Mapping[str, int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 TEMPLATES: Mapping[str, str] = {
+    #: When this store was last brought in line with the disk, ms; missing in one that was wiped.
+    "recovered": "aeo:recovered",
     #: Stream: what happened, until the control process has it on disk.
     "events": "aeo:events",
     #: List: results that arrived; hash: those being looked at, by take.

@@ -69,6 +69,16 @@ def renew(db: Db, claim: Claim, *, lease_seconds: float) -> Standing:
     return Standing(db.run("renew", claim.evaluation, claim.trial, claim.token, round(lease_seconds * 1000)))
 
 
+def reclaim(db: Db, claim: Claim, *, lease_seconds: float) -> bool:
+    """Take a lost lease back while nobody else has the trial; True when the run may go on.
+
+    So a trial goes on whose worker was cut off, unless it was given away meanwhile. It may also go on while the store
+    does not know its evaluation: the store was wiped then, and is being rebuilt.
+    """
+    who = (claim.evaluation, claim.trial, claim.batch, claim.worker, claim.token, claim.attempt)
+    return bool(db.run("reclaim", *who, round(lease_seconds * 1000)))
+
+
 def set_phase(db: Db, claim: Claim, phase: str) -> bool:
     """Say what a running trial does now; False when the claim is not the current one."""
     return bool(db.run("set_phase", claim.evaluation, claim.trial, claim.token, phase))
@@ -117,9 +127,9 @@ def cancel_pending(db: Db, evaluation: str) -> int:
     return total
 
 
-def expired(db: Db, evaluation: str) -> list[Claim]:
-    """Claims whose lease has ended, oldest first."""
-    until = round(now(db).timestamp() * 1000)
+def expired(db: Db, evaluation: str, *, ago_seconds: float = 0.0) -> list[Claim]:
+    """Claims whose lease ended at least so long ago, oldest first."""
+    until = round((now(db).timestamp() - ago_seconds) * 1000)
     return [run.claim for run in _runs(db, evaluation, db.client.zrangebyscore(key("leases", evaluation), 0, until))]
 
 

@@ -163,6 +163,7 @@ def test_a_closed_evaluation_is_known_again_after_a_wipe(site: Site, tmp_path: P
 
 
 def test_a_lost_workers_trials_go_to_others(site: Site, tmp_path: Path) -> None:
+    site = replace(site, config=replace(site.config, grace_seconds=0.2))
     evaluation = submit(site, {"name": "lost", "trials": 6}, workers=["a", "b"])
     batch = next(s.batch for s in store.batches(site.db, evaluation.id) if s.batch.worker == "a")
     assert store.start_batch(site.db, batch)

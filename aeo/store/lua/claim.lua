@@ -53,15 +53,8 @@ if not trial then
 end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)
-local claim = cjson.encode({
-  evaluation = evaluation, trial = trial, batch = batch, worker = worker,
-  token = token, attempt = attempt, started_at = NOW,
-})
 leave_share(evaluation, trial)
 shift(evaluation, trial, 'pending', 'running')
-redis.call('ZADD', key('leases', evaluation), NOW + lease, trial)
-redis.call('HSET', key('claims', evaluation), trial, claim)
-redis.call('HSET', key('tokens', evaluation), token, trial)
-redis.call('SADD', key('worker_leases', worker), evaluation .. ' ' .. trial)
+local claim = begin_lease(evaluation, trial, batch, worker, token, attempt, lease)
 emit(evaluation, 'claimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)
 return claim

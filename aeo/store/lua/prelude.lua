@@ -73,6 +73,19 @@ local function claim_of(evaluation, trial)
   return text and cjson.decode(text)
 end
 
+-- Returns the claim as JSON.
+local function begin_lease(evaluation, trial, batch, worker, token, attempt, lease)
+  local claim = cjson.encode({
+    evaluation = evaluation, trial = trial, batch = batch, worker = worker,
+    token = token, attempt = attempt, started_at = NOW,
+  })
+  redis.call('ZADD', key('leases', evaluation), NOW + lease, trial)
+  redis.call('HSET', key('claims', evaluation), trial, claim)
+  redis.call('HSET', key('tokens', evaluation), token, trial)
+  redis.call('SADD', key('worker_leases', worker), evaluation .. ' ' .. trial)
+  return claim
+end
+
 -- The run no longer needs its lease: it arrived, or it ended for good.
 local function end_lease(evaluation, trial, worker)
   redis.call('ZREM', key('leases', evaluation), trial)

@@ -1,0 +1,16 @@
+-- A run that lost its lease and goes on: it gets the trial back while nobody else has it.
+-- ARGV: evaluation, trial, batch, worker, token, attempt, lease in ms. Returns 1 when the run may go on.
+local evaluation, trial, batch, worker, token, attempt, lease = unpack(ARGV)
+local state = status_of(evaluation, 'state')
+-- Not known: the store was wiped, and will know it again.
+if not state or holds(evaluation, trial, token) then
+  return 1
+end
+if state_of(evaluation, trial) ~= 'pending' or state ~= 'running' then
+  return 0
+end
+leave_share(evaluation, trial)
+shift(evaluation, trial, 'pending', 'running')
+begin_lease(evaluation, trial, batch, worker, token, tonumber(attempt), tonumber(lease))
+emit(evaluation, 'reclaimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)
+return 1
