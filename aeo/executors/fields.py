@@ -11,14 +11,8 @@ from typing import Any
 
 from aeo.core.errors import InputError, Problem
 from aeo.executors import SubmittedFile, source
+from aeo.executors.secrets import is_secret
 
-#: Names of variables that hold secrets.
-_SECRET_NAME = re.compile(r"KEY(?![A-Z])|SECRET|TOKEN(?!S)|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
-#: Texts that are secrets whatever they are called.
-_SECRET_TEXT = re.compile(
-    r"\b(sk-[A-Za-z0-9_-]{16,}|gh[opsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
-    r"|xox[abp]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{30,})"
-)
 #: A reference to a variable of the worker.
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -131,23 +125,6 @@ class Fields:
 def is_number(value: Any) -> bool:
     """Whether it is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable's value is a secret written out instead of a reference to one."""
-    literal = REFERENCE.sub("", value)
-    if _SECRET_TEXT.search(literal):
-        return True
-    # "Bearer ${TOKEN}" is fine, and so are switches: AUTH=1.
-    words = [word for word in re.split(r"[\s:]+", literal) if word]
-    plain = REFERENCE.search(value) and all(word.isalpha() for word in words)
-    switch = value.strip().lower() in ("", "0", "1", "true", "false", "yes", "no")
-    return bool(_SECRET_NAME.search(name)) and not plain and not switch
-
-
-def has_secret(text: str) -> bool:
-    """Whether a text holds something that looks like a key of a well-known service."""
-    return _SECRET_TEXT.search(text) is not None
 
 
 def secret_fix(name: str) -> str:

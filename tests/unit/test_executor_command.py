@@ -303,6 +303,8 @@ TASK = {"name": "t", "command": "true"}
         ({"tasks": [{**TASK, "expect": {"output_regex": "("}}]}, "tasks[0].expect.output_regex"),
         ({"tasks": [{**TASK, "expect": {"stdout": "x"}}]}, "tasks[0].expect.stdout"),
         ({"tasks": [{**TASK, "env": {"API_KEY": "abc"}}]}, "tasks[0].env.API_KEY"),
+        ({"tasks": [{**TASK, "env": {"API_KEY": "${API_KEY:-abc}"}}]}, "tasks[0].env.API_KEY"),
+        ({"tasks": [{**TASK, "env": {"AUTH": "Bearer abc ${TOKEN}"}}]}, "tasks[0].env.AUTH"),
         ({"tasks": [{**TASK, "env": {"X": "Bearer sk-abcdefghijklmnop1234"}}]}, "tasks[0].env.X"),
         ({"tasks": [{**TASK, "env": {"AEO_TRIAL": "x"}}]}, "tasks[0].env.AEO_TRIAL"),
         ({"tasks": [{**TASK, "env": {"A=B": "x"}}]}, "tasks[0].env.A=B"),
@@ -327,6 +329,7 @@ def test_a_fault_names_its_place(config, place):
         {"USE_AUTH": 1},
         {"MAX_TOKENS": 5},
         {"KEYBOARD": "us"},
+        {"AUTHOR": "me"},
         {"API_KEY": ""},
     ],
 )

@@ -12,7 +12,8 @@ from aeo.core.errors import InputError
 from aeo.core.model import Spec
 from aeo.executors import SubmittedFile
 from aeo.executors.harbor import executor
-from aeo.executors.harbor.secrets import find, looks_secret
+from aeo.executors.harbor.secrets import find
+from aeo.executors.secrets import is_secret, names_secret
 
 SECRET_NAMES = (
     "api_key",
@@ -24,6 +25,9 @@ SECRET_NAMES = (
     "authToken",
     "db.password",
     "secret",
+    "DBPASSWORD",
+    "apikey",
+    "Cookie",
 )
 HARMLESS_NAMES = (
     "max_tokens",
@@ -34,6 +38,7 @@ HARMLESS_NAMES = (
     "author",
     "keyboard",
     "monkey",
+    "cookies_path",
     "auth_type",
 )
 SHAPES = (
@@ -49,12 +54,12 @@ SHAPES = (
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_secret_names(name: str) -> None:
-    assert looks_secret(name)
+    assert names_secret(name)
 
 
 @pytest.mark.parametrize("name", HARMLESS_NAMES)
 def test_harmless_names(name: str) -> None:
-    assert not looks_secret(name)
+    assert not names_secret(name)
 
 
 def nested(part: str, name: str, value: Any) -> dict[str, Any]:
@@ -95,7 +100,19 @@ def test_a_literal_under_a_secret_name_is_found_wherever_it_is(part: str, name: 
 )
 def test_references_are_none(part: str, name: str, variable: str) -> None:
     assert not find(nested(part, name, f"${{{variable}}}"))
-    assert not find(nested(part, name, f"${{{variable}:-plain}}"))
+    assert not find(nested(part, name, f"${{{variable}:-}}"))
+
+
+@given(st.sampled_from(PARTS), st.sampled_from(SECRET_NAMES), st.text(min_size=1, max_size=20))
+def test_a_default_is_a_secret_written_out(part: str, name: str, default: str) -> None:
+    assert len(find(nested(part, name, "${API_KEY:-" + default + "}"))) == 1
+    assert is_secret(name, "Bearer ${API_KEY:-" + default + "}")
+    assert is_secret(name, "${OTHER}${API_KEY:-" + default + "}")
+
+
+@given(st.sampled_from(PARTS), st.sampled_from(HARMLESS_NAMES))
+def test_a_default_under_a_harmless_name_is_none(part: str, name: str) -> None:
+    assert not find(nested(part, name, "${REGION:-eu-west-1}"))
 
 
 @pytest.mark.parametrize("value", SHAPES)
@@ -116,11 +133,17 @@ def test_what_looks_like_a_key_is_found_under_any_name_anywhere(value: str) -> N
         {"agents": [{"kwargs": {"use_api_key": True, "auth": "true", "max_tokens": "100", "token_count": 3}}]},
         {"agents": [{"mcp_servers": [{"headers": {"Authorization": "Bearer ${TOKEN}"}}]}]},
         {"datasets": [{"path": "tasks/sk-learn"}], "tasks": [{"path": "key"}]},
+        {"agents": [{"mcp_servers": [{"headers": {"Authorization": "Token ${ID}:${SECRET}"}}]}]},
         {"environment": {"env": {"API_KEY": ""}}},
     ],
 )
 def test_what_is_no_secret(config: dict[str, Any]) -> None:
     assert not find(config)
+
+
+@pytest.mark.parametrize("value", ["Bearer hunter2", "Bearer ${TOKEN:-hunter2}", "Bearer hunter ${TOKEN}", "x${TOKEN}"])
+def test_a_header_is_a_scheme_and_references(value: str) -> None:
+    assert find({"agents": [{"mcp_servers": [{"headers": {"Authorization": value}}]}]})
 
 
 def test_the_error_names_the_line_and_the_fix_and_not_the_secret() -> None:

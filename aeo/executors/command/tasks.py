@@ -35,8 +35,9 @@ import yaml
 from aeo.core.errors import InputError
 from aeo.core.names import check_name
 from aeo.executors import SubmittedFile
-from aeo.executors.fields import Fields, Report, has_secret
+from aeo.executors.fields import Fields, Report
 from aeo.executors.result import read_bytes
+from aeo.executors.secrets import has_key
 
 _KEYS = ("tasks", "tasks_file", "attempts", "agent", "model", "dataset", "timeout_sec", "env")
 _TASK_KEYS = (
@@ -229,7 +230,7 @@ def _command(fields: Fields) -> tuple[tuple[str, ...], bool]:
         return (), False
     if not parts[0].strip():
         fields.problem("command", "is empty.")
-    if any(map(has_secret, parts)):
+    if any(map(has_key, parts)):
         fields.problem(
             "command",
             "holds a secret in plain text.",

@@ -1,0 +1,65 @@
+"""What a secret looks like when it stands in a configuration as it is.
+
+It would end up in the plan, in trial folders and in results. A reference, ``${NAME}``, keeps it in the environment of
+the workers.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: A reference without a default, as that would be the secret; an empty one is none.
+_REFERENCE = r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-)?\}"
+#: ``${TOKEN}``, ``Bearer ${TOKEN}``, ``Token ${ID}:${SECRET}``: all that Harbor takes as well.
+_ONLY_REFERENCES = re.compile(rf"\s*(?:[A-Za-z]+\s+)?{_REFERENCE}(?:[\s:-]*{_REFERENCE})*\s*")
+#: Words that make a name secret. TOKENS counts things, and so does what is beside N, MAX, MIN...
+_SECRET_WORDS = frozenset(
+    {
+        *("KEY", "KEYS", "SECRET", "SECRETS", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "COOKIE"),
+        *("CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION"),
+    }
+)
+#: The same, written without a gap after another word: ``DBPASSWORD``, ``apikey``.
+_SECRET_ENDS = ("APIKEY", "ACCESSKEY", "PRIVATEKEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIALS")
+#: Words that say the name is about a secret and holds none, or is about something else.
+_HARMLESS_WORDS = frozenset(
+    {
+        *("COUNT", "LIMIT", "LENGTH", "SIZE", "NAME", "PATH", "FILE", "TYPE", "MODE"),
+        *("HEADER", "URL", "FORMAT", "ENABLED", "ID", "STYLE", "METHOD"),
+    }
+)
+_HARMLESS_FIRST = frozenset({"N", "NUM", "MAX", "MIN", "PUBLIC", "PRIMARY", "FOREIGN", "SORT"})
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+#: What well-known services' keys look like, whatever the field is called.
+_SHAPES = re.compile(
+    r"(?<![A-Za-z0-9])("
+    r"sk-[A-Za-z0-9_-]{16,}"
+    r"|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}"
+    r"|hf_[A-Za-z0-9]{20,}"
+    r"|xox[abeprs]-[A-Za-z0-9-]{10,}"
+    r"|AIza[A-Za-z0-9_-]{30,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
+    r")"
+)
+_FLAGS = frozenset({"", "true", "false", "yes", "no", "0", "1", "none", "null"})
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether ``value`` of the variable or field ``name`` is a secret written out instead of a reference to one."""
+    return has_key(value) or (
+        names_secret(name) and not _ONLY_REFERENCES.fullmatch(value) and value.strip().lower() not in _FLAGS
+    )
+
+
+def has_key(text: str) -> bool:
+    """Whether a text holds something that looks like a key of a well-known service."""
+    return _SHAPES.search(text) is not None
+
+
+def names_secret(name: str) -> bool:
+    """Whether something of this name is a secret: ``api_key``, ``authToken``; not ``max_tokens``, ``tokenizer``."""
+    words = [word.upper() for word in _WORD.findall(name)]
+    if not any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDS) for word in words):
+        return False
+    return words[-1] not in _HARMLESS_WORDS and words[0] not in _HARMLESS_FIRST
