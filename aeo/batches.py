@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,18 +14,23 @@ from functools import partial
 from pathlib import Path
 
 from aeo import contents, executors, outbox, records
-from aeo.core.errors import ExecutorFailed, Unavailable
-from aeo.core.model import Batch, Claim, Evaluation, PlannedTrial
+from aeo.core.errors import ExecutorFailed, InputError, Unavailable
+from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
 from aeo.executors import Executor, Session, TrialContext
 from aeo.layout import run_name
-from aeo.leases import Hold, Stopped
+from aeo.leases import Hold, Stopped, clock
 from aeo.records import Record
 from aeo.site import WorkerSite
-from aeo.store import evaluations, trials
+from aeo.store import evaluations, trials, workers
 from aeo.store.trials import Requeued
 from aeo.transfer import move
 
 log = logging.getLogger(__name__)
+
+#: Batches that fail in a row before the worker is paused.
+FAILED_BATCHES = 3
+#: Seconds that a result which cannot be pushed holds up the cancelling of its evaluation.
+CANCEL_PUSH_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +52,12 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
     Raises:
         AeoError: the batch could not go on; what it held is given back, its share stays for others to claim.
     """
+    if why := site.draining():
+        # Not started: it is sent again, here or to another worker.
+        return {"batch": batch.id, "ran": 0, "note": why}
     if not evaluations.start_batch(site.db, batch):
         return {"batch": batch.id, "ran": 0, "note": "started before"}
-    ran = 0
+    ran, failed = 0, True
     try:
         record = _fetch_record(site, batch.evaluation)
         executor = executors.load(record.evaluation.spec.executor)
@@ -64,10 +73,24 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
             session.close()
             executor.sweep(workdir)
             shutil.rmtree(workdir, ignore_errors=True)
+        failed = False
     finally:
-        evaluations.end_batch(site.db, batch)
+        # If the store is away, the heartbeat will tell that this batch is no more.
+        with suppress(Unavailable):
+            evaluations.end_batch(site.db, batch)
+            _count(site, failed=failed)
         outbox.tidy(site, batch.evaluation)
     return {"batch": batch.id, "ran": ran, "note": site.draining()}
+
+
+def _count(site: WorkerSite, *, failed: bool) -> None:
+    """Take this worker out of the pool when its batches fail one after the other: it would only break more."""
+    count = workers.count_batch(site.db, site.config.worker_id, failed=failed)
+    if count >= FAILED_BATCHES:
+        error = str(sys.exc_info()[1] or "see its log")
+        note = f"{count} batches failed in a row, the last: {error}"[:500]
+        log.error("this worker is paused: %s", note)
+        workers.set_state(site.db, site.config.worker_id, WorkerState.PAUSED, note)
 
 
 def _fetch_record(site: WorkerSite, evaluation: str) -> Record:
@@ -118,13 +141,21 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
     )
     started_at, failure = datetime.now(timezone.utc), ""
     try:
+        if hold.stopped is not Stopped.NOT:
+            raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
         work.session.run(trial, context, partial(_note_phase, work, claim))
     except ExecutorFailed as error:
         failure = str(error)
     stopped = hold.trial_over()
     if _settle(work, claim, trial, context, stopped, failure):
-        folder = outbox.put(work.site, claim, run_dir, started_at, datetime.now(timezone.utc))
-        outbox.send_until_done(work.site, folder, work.site.stopping)
+        outbox.deliver(
+            work.site,
+            claim,
+            run_dir,
+            started_at=started_at,
+            finished_at=datetime.now(timezone.utc),
+            gives_up=partial(_gives_up, work, claim, hold, clock()),
+        )
 
 
 def _note_phase(work: Work, claim: Claim, phase: str) -> None:
@@ -149,8 +180,10 @@ def _settle(
     if has_result and stopped in (Stopped.NOT, Stopped.CANCELLED):
         return True
     if stopped is Stopped.LOST:
-        log.warning("lease of %s lost, its run is dropped", claim.trial)
-        return False
+        # It may have ended by itself before it could be stopped: what is finished is kept, if only beside the other.
+        ended = has_result and _ended_by_itself(work, trial, context)
+        log.warning("lease of %s lost, its run is %s", claim.trial, "kept aside" if ended else "dropped")
+        return ended
     if stopped is Stopped.WORKER:
         _give_back(work, claim, stopped.value, counted=False)
         return False
@@ -163,6 +196,20 @@ def _settle(
         message = f"{message} {failure}".strip()
     _write_failure(work, trial, context, error_type, message)
     return True
+
+
+def _ended_by_itself(work: Work, trial: PlannedTrial, context: TrialContext) -> bool:
+    try:
+        summary = work.executor.summarise(trial, context.trial_dir)
+    except InputError:
+        return False
+    return summary.outcome in (Outcome.SCORED, Outcome.INVALID)
+
+
+def _gives_up(work: Work, claim: Claim, hold: Hold, since: float, problem: str) -> bool:
+    """Whether a push that fails is left to the outbox: the worker stops, or a cancel has waited long enough."""
+    _note_phase(work, claim, f"cannot push: {problem}"[:200])
+    return work.site.stopping.is_set() or (hold.cancelled and clock() - since > CANCEL_PUSH_SECONDS)
 
 
 def _give_back(work: Work, claim: Claim, reason: str, *, counted: bool = True) -> Requeued:

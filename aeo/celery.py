@@ -96,9 +96,9 @@ def consume(app: Celery, *, name: str, queue: str, slots: int, stop: Stop) -> in
     return int(worker.exitcode or 0)
 
 
-def messages_running() -> int:
-    """How many messages this process works on."""
-    return len(state.active_requests)
+def messages_running() -> tuple[str, ...]:
+    """Ids of the messages this process works on."""
+    return tuple(sorted(str(request.id) for request in list(state.active_requests)))
 
 
 def _on_signals(stop: Stop) -> None:

@@ -59,6 +59,12 @@ class Config:
     refresh_seconds: float = 3.0
     #: Seconds a running trial gets to stop before it is killed.
     stop_seconds: float = 10.0
+    #: An evaluation is paused when more than the share of its last so many runs failed by infrastructure; 0 is never.
+    breaker_runs: int = 20
+    #: The same for a worker.
+    worker_breaker_runs: int = 8
+    #: Share of failed runs, above 0 and at most 1.
+    breaker_share: float = 0.5
     #: Largest body of a request, bytes.
     max_body: int = 16 * 1024 * 1024
 
@@ -96,6 +102,8 @@ def _check(config: Config) -> Config:
     for name in ("slots", "poll_interval", "lease_seconds", "grace_seconds", "refresh_seconds", "max_body"):
         if getattr(config, name) <= 0:
             raise InputError("must be more than 0.", field="--" + name.replace("_", "-"))
+    if not 0 < config.breaker_share <= 1:
+        raise InputError("must be above 0 and at most 1.", field="--breaker-share")
     if not 0 <= config.port < 65536:
         raise InputError("must be between 0 and 65535.", field="--port")
     return config

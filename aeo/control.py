@@ -6,18 +6,16 @@ import logging
 import threading
 from collections.abc import Callable
 
-from aeo import codec, jobs, recovery, results
+from aeo import event_log, jobs, recovery, results
 from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
 from aeo.site import Site
-from aeo.store import evaluations, events, inbox
+from aeo.store import evaluations, inbox
 
 log = logging.getLogger(__name__)
 
 #: Seconds an idle look into the inbox waits.
 INBOX_WAIT = 1.0
-#: Events written in one go.
-EVENTS_AT_ONCE = 2000
 #: Seconds between two rounds of repairs.
 REPAIR_SECONDS = 2.0
 #: Seconds a loop waits after a failure before it goes on.
@@ -41,7 +39,7 @@ def run(site: Site, stop: threading.Event) -> None:
     for thread in threads:
         thread.join()
     # What happened last belongs into the log too.
-    _attempt(lambda: flush_events(site))
+    _attempt(lambda: event_log.write(site))
 
 
 def _loop(one: Callable[[], None], stop: threading.Event) -> None:
@@ -64,12 +62,17 @@ def _attempt(one: Callable[[], object]) -> bool:
 
 
 def _commit_next(site: Site) -> None:
-    # What an earlier round took and could not finish is first in line: disk full or read-only, the store away.
-    inbox.restore(site.db)
     arrival = inbox.take(site.db, INBOX_WAIT)
     if arrival is None:
+        # Whatever was taken and neither done nor put back, since the store was away just then.
+        inbox.restore(site.db)
         return
-    results.commit(site, arrival)
+    try:
+        results.commit(site, arrival)
+    except Exception:
+        # Disk full or read-only, or a fault of our own: nothing is lost, and the others go first.
+        inbox.put_back(site.db, arrival)
+        raise
     inbox.done(site.db, arrival)
     try:
         jobs.ring_if_all_in(site, arrival.evaluation)
@@ -108,25 +111,8 @@ class Refresher:
 
 
 def _write_events(site: Site, stop: threading.Event) -> None:
-    if not flush_events(site):
+    if not event_log.write(site):
         stop.wait(0.2)
-
-
-def flush_events(site: Site) -> int:
-    """Append the events the store holds to their evaluations' logs; returns how many."""
-    taken = events.take(site.db, EVENTS_AT_ONCE)
-    lines: dict[str, list[str]] = {}
-    for _, event in taken:
-        line = {"at": event.at, "kind": event.kind, **event.fields}
-        lines.setdefault(event.evaluation, []).append(codec.dumps(line) + "\n")
-    for evaluation, texts in lines.items():
-        folder = site.shared.evaluation(evaluation)
-        if folder.is_dir():
-            with site.shared.events(evaluation).open("a", encoding="utf-8") as log_file:
-                log_file.write("".join(texts))
-    if taken:
-        events.forget(site.db, [entry for entry, _ in taken])
-    return len(taken)
 
 
 def _repair(site: Site, stop: threading.Event) -> None:

@@ -50,7 +50,7 @@ def submit(site: Site, request: Submission) -> Submitted:
     id = secrets.token_hex(6)
     spec = replace(spec, name=spec.name or _name(executor, spec, id))
     _check_free(site, spec.name)
-    pool = _online(workers.all(site.db), spec)
+    pool = _taking_work(_asked(workers.all(site.db), spec))
     plan = _estimated(site, spec, _check_plan(executor.plan(spec, file)))
     shares = share_out(plan.trials, _matching(pool, spec, plan), spec)
     evaluation = Evaluation(
@@ -82,31 +82,44 @@ def _check_free(site: Site, name: str) -> None:
 
 
 def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
-    """Workers of ``pool`` that may take a share: asked for, online, and with the executor in the plan's version.
+    """Workers of ``pool`` that may take a share now: asked for, taking work, with the executor in the plan's version.
 
     Raises:
         InputError: there is none; says why not for each.
     """
-    return _matching(_online(pool, spec), spec, plan)
+    return _matching(_taking_work([w for w in pool if not spec.workers or w.info.id in spec.workers]), spec, plan)
 
 
-def _online(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
+def _asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
     known = {worker.info.id: worker for worker in pool}
     for id in spec.workers:
         if id not in known:
             raise InputError(
                 f"no worker {id!r} is registered.", field="workers", fix=f"Known: {', '.join(sorted(known)) or 'none'}."
             )
-    asked = [known[id] for id in spec.workers] or list(known.values())
-    online = [worker for worker in asked if worker.state is WorkerState.ONLINE]
+    return [known[id] for id in spec.workers] or list(known.values())
+
+
+def takes_work(worker: WorkerStatus) -> bool:
+    """Whether a worker would claim trials now."""
+    return worker.state is WorkerState.ONLINE and not (worker.heartbeat and worker.heartbeat.draining)
+
+
+def _taking_work(pool: Sequence[WorkerStatus]) -> list[WorkerStatus]:
+    online = [worker for worker in pool if takes_work(worker)]
     if not online:
-        states = ", ".join(f"{worker.info.id} is {worker.state.value}" for worker in asked)
         raise InputError(
-            f"no worker is online ({states or 'none has registered'}).",
+            f"no worker is online ({', '.join(map(_why_not, pool)) or 'none has registered'}).",
             field="workers",
-            fix="Start one with `aeo worker --controller-url ...`, or resume one.",
+            fix="Start one with `aeo worker --controller-url ...`, or resume one with `aeo workers resume ID`.",
         )
     return online
+
+
+def _why_not(worker: WorkerStatus) -> str:
+    why = worker.note or (worker.heartbeat.draining if worker.heartbeat else "")
+    state = worker.state.value if worker.state is not WorkerState.ONLINE else "not taking work"
+    return f"{worker.info.id} is {state}" + (f": {why}" if why else "")
 
 
 def _check_plan(plan: Plan) -> Plan:
@@ -156,27 +169,32 @@ def _matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[Work
 
 
 def share_out(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
-    """Allot over these workers.
+    """Allot all of these trials over these workers.
 
     Raises:
         InputError: a trial fits no worker; says which need is unmet.
     """
-    offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override) for w in pool]
-    result = allot(planned, offers, spec.per_worker_concurrency)
+    result = allot_over(planned, pool, spec)
     if not result.homeless:
         return result
-    if all(offer.weight == 0 for offer in offers):
+    if all(worker.weight_override == 0 for worker in pool):
         raise InputError("every worker has weight 0.", field="workers", fix="Set a weight with `aeo workers weight`.")
     homeless = set(result.homeless)
-    lost = [trial for trial in planned if trial.name in homeless]
-    raise InputError(problems=tuple(_unmet(trial, offers) for trial in {t.task: t for t in lost}.values()))
+    by_task = {trial.task: trial for trial in planned if trial.name in homeless}
+    raise InputError(problems=tuple(_unmet(trial, pool) for trial in by_task.values()))
 
 
-def _unmet(trial: PlannedTrial, offers: Sequence[Offer]) -> Problem:
-    most = {offer.worker: offer.capacity for offer in offers if offer.weight != 0}
+def allot_over(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
+    """Allot what fits of these trials over these workers."""
+    offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override) for w in pool]
+    return allot(planned, offers, spec.per_worker_concurrency)
+
+
+def _unmet(trial: PlannedTrial, pool: Sequence[WorkerStatus]) -> Problem:
     needs: Needs = trial.needs
-    cpus = max((c.cpus for c in most.values()), default=0)
-    memory = max((c.memory_mb for c in most.values()), default=0)
+    most = [worker.info.capacity for worker in pool if worker.weight_override != 0]
+    cpus = max((capacity.cpus for capacity in most), default=0)
+    memory = max((capacity.memory_mb for capacity in most), default=0)
     wants = []
     if needs.cpus > cpus:
         wants.append(f"{needs.cpus:g} cpus, the largest worker has {cpus:g}")
@@ -203,12 +221,10 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
     id, name = evaluation.id, evaluation.spec.name
     staging = inside(site.shared.evaluations, f"new.{id}")
     folder, job_dir = site.shared.evaluation(id), site.shared.job(name)
-    with ExitStack() as undo:
+    with site.shared.submitting(), ExitStack() as undo:
         undo.callback(shutil.rmtree, staging, ignore_errors=True)
         staging.mkdir()
         records.write(staging, evaluation)
-        for content in evaluation.plan.contents:
-            contents.publish(site.shared, content)
         try:
             job_dir.mkdir()
         except FileExistsError:
@@ -216,11 +232,14 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
             raise
         undo.callback(shutil.rmtree, job_dir, ignore_errors=True)
         executor.start_job(evaluation, job_dir)
-        staging.rename(folder)
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        for content in evaluation.plan.contents:
+            contents.publish(site.shared, content)
         batches = batches_of(id, shares)
         undo.callback(_forget, site, id)
+        # The store before the folder: if we die between them, the user saw a failure and nothing will run.
         store.save(site.db, evaluation, batches, shares.unfit)
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        staging.rename(folder)
         dispatch.send(site, id, list(batches), priority=evaluation.spec.priority)
         undo.pop_all()
 
@@ -239,9 +258,9 @@ def cancel(site: Site, id_or_name: str) -> EvaluationStatus:
         Conflict: it has ended already.
     """
     status = store.find(site.db, id_or_name)
-    if status.state is EvaluationState.CANCELLING:
-        return status
-    if not store.move(site.db, status.id, EvaluationState.CANCELLING, "cancelled by a person"):
+    # Asked twice it goes on where the first call may have died.
+    asked = status.state is EvaluationState.CANCELLING
+    if not asked and not store.move(site.db, status.id, EvaluationState.CANCELLING, "cancelled by a person"):
         now = store.get(site.db, status.id).state
         raise Conflict(f"evaluation {status.name} is {now.value}.", field="id", fix="Only a running one is cancelled.")
     trials.cancel_pending(site.db, status.id)
@@ -249,3 +268,33 @@ def cancel(site: Site, id_or_name: str) -> EvaluationStatus:
     if status.done == status.total:
         dispatch.ring(site, status.id)
     return status
+
+
+def pause(site: Site, id_or_name: str, reason: str = "paused by a person") -> EvaluationStatus:
+    """Let no further trial start; those that run go on.
+
+    Raises:
+        NotFound: there is none of this id or name.
+        Conflict: it does not run.
+    """
+    return _switch(site, id_or_name, EvaluationState.PAUSED, reason, "Only a running one is paused.")
+
+
+def resume(site: Site, id_or_name: str) -> EvaluationStatus:
+    """Let trials start again; batches are sent within seconds.
+
+    Raises:
+        NotFound: there is none of this id or name.
+        Conflict: it is not paused.
+    """
+    status = _switch(site, id_or_name, EvaluationState.RUNNING, "resumed by a person", "Only a paused one is resumed.")
+    store.forget_recent(site.db, status.id)
+    return status
+
+
+def _switch(site: Site, id_or_name: str, to: EvaluationState, reason: str, fix: str) -> EvaluationStatus:
+    status = store.find(site.db, id_or_name)
+    if not store.move(site.db, status.id, to, reason):
+        now = store.get(site.db, status.id).state
+        raise Conflict(f"evaluation {status.name} is {now.value}.", field="id", fix=fix)
+    return store.get(site.db, status.id)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aeo import dispatch, executors, records
-from aeo.core.errors import AeoError, NotFound
+from aeo.core.errors import NotFound
 from aeo.core.model import EvaluationState, Outcome, TrialRow
 from aeo.executors import JobProgress
 from aeo.layout import inside
@@ -21,31 +21,48 @@ from aeo.store.evaluations import EvaluationStatus
 
 log = logging.getLogger(__name__)
 
+#: Failed merges before an evaluation is closed as failed.
+MERGE_TRIES = 5
+
 
 def merge(site: Site, id: str) -> EvaluationState:
     """Close an evaluation's job if all its trials are in; looks at the store and the disk, never at who rang.
 
-    Returns the state it left the evaluation in.
+    Returns the state it left the evaluation in: not a final one when trials are open, somebody else closes it just now,
+    or the merge failed and is to be tried again.
 
     Raises:
         NotFound: no such evaluation.
         Unavailable: the store is away.
     """
-    with _alone(site, id):
+    # Two locks: a merge must not be turned away because a refresh holds the job for a moment.
+    with _alone(site, id, "merge", wait=False) as only, _alone(site, id, "job"):
         status = evaluations.get(site.db, id)
-        if status.state.final or status.done < status.total:
+        if not only or status.state.final or status.done < status.total:
             return status.state
         evaluations.move(site.db, id, EvaluationState.MERGING)
-        record = records.read(site.shared.evaluation(id))
-        state, reason = _closing_state(status)
         try:
-            _close(site, record, status)
-        except (AeoError, OSError) as error:
+            _close(site, records.read(site.shared.evaluation(id)), status)
+        except Exception as error:
             log.exception("the merge of %s failed", status.name)
-            state, reason = EvaluationState.FAILED, f"merge failed: {error}"[:1000]
-        evaluations.move(site.db, id, state, reason)
-        events.emit(site.db, id, "closed", state=state.value, reason=reason)
-        return state
+            return _merge_failed(site, id, error)
+        return _end(site, id, *_closing_state(status))
+
+
+def _merge_failed(site: Site, id: str, error: Exception) -> EvaluationState:
+    reason = f"merge failed: {type(error).__name__}: {error}"[:1000]
+    if evaluations.count_merge_failure(site.db, id) >= MERGE_TRIES:
+        return _end(site, id, EvaluationState.FAILED, reason)
+    # The reconciler rings again.
+    evaluations.set_reason(site.db, id, reason)
+    return EvaluationState.MERGING
+
+
+def _end(site: Site, id: str, state: EvaluationState, reason: str) -> EvaluationState:
+    evaluations.set_reason(site.db, id, reason)
+    evaluations.move(site.db, id, state, reason)
+    events.emit(site.db, id, "closed", state=state.value, reason=reason)
+    return state
 
 
 def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
@@ -76,7 +93,7 @@ def progress(site: Site, status: EvaluationStatus, known: tuple[TrialRow, ...]) 
 
 def refresh(site: Site, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow, ...]:
     """Bring a running job's summary up to date; returns the rows it now rests on."""
-    with _alone(site, id):
+    with _alone(site, id, "job"):
         status = evaluations.get(site.db, id)
         if status.state.final or status.state is EvaluationState.MERGING:
             return known
@@ -90,14 +107,18 @@ def refresh(site: Site, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow,
 
 
 @contextmanager
-def _alone(site: Site, id: str) -> Iterator[None]:
-    """One writer of a job's own files at a time, over threads and processes."""
+def _alone(site: Site, id: str, what: str, *, wait: bool = True) -> Iterator[bool]:
+    """One at a time over threads and processes; gives False when another one is and it is not to ``wait``."""
     folder = site.shared.evaluation(id)
     if not folder.is_dir():
         raise NotFound(f"No evaluation {id!r} on disk.")
-    with inside(folder, "job.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    with inside(folder, f"{what}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def ring_if_all_in(site: Site, id: str) -> bool:

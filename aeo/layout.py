@@ -30,6 +30,9 @@ On a worker::
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +89,24 @@ class Shared:
 
     def evaluation(self, id: str) -> Path:
         return inside(self.evaluations, id)
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Held by whoever makes an evaluation, so that nobody takes a half-made one for a left-over."""
+        with (self.root / "submit.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def nobody_submits(self) -> Iterator[bool]:
+        """Keep new evaluations from being made meanwhile; gives False when one is being made now."""
+        with (self.root / "submit.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
 
     def events(self, id: str) -> Path:
         return self.evaluation(id) / "events.jsonl"

@@ -38,7 +38,9 @@ def clock() -> float:
 
 
 class Hold:
-    """Keeps one claim's lease until left; calls ``stop`` once when the trial must end.
+    """Keeps one claim's lease until left; calls ``stop`` until the trial has ended when it must.
+
+    More than once, since a session stops only what runs already: the reason may come while the trial's task is fetched.
 
     A store that cannot be reached ends no trial: it may be restarting, and a run of hours is worth more than the chance
     that somebody else began it again. Once it answers, a lease that was lost is taken back if nobody has the trial; if
@@ -79,6 +81,11 @@ class Hold:
         self._left.set()
         self._watcher.join()
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the evaluation is being cancelled."""
+        return self._standing is Standing.CANCEL
+
     def trial_over(self) -> Stopped:
         """The trial has ended by itself or by `stop`: only the lease is kept from here on, for the push."""
         with self._lock:
@@ -100,10 +107,11 @@ class Hold:
             if reason is Stopped.NOT:
                 continue
             with self._lock:
-                if self._trial_over or self.stopped is not Stopped.NOT:
+                if self._trial_over:
                     continue
-                self.stopped = reason
-            self._stop(reason.value)
+                if self.stopped is Stopped.NOT:
+                    self.stopped = reason
+            self._stop(self.stopped.value)
 
     def _look(self) -> Stopped:
         if self._standing is Standing.LOST:

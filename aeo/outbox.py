@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -41,8 +41,9 @@ def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, fin
     )
     folder = site.local.finished(claim.evaluation, claim.trial, claim.token)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    run_dir.rename(folder)
+    # The manifest first: a folder without one would never be sent nor dropped.
     manifests.save(manifest, manifest_of(folder))
+    run_dir.rename(folder)
     return folder
 
 
@@ -56,36 +57,54 @@ def send(site: WorkerSite, folder: Path) -> None:
     manifest = manifests.load(manifest_of(folder))
     target = f"inbox/{manifest.evaluation}/{run_name(manifest.trial, manifest.token)}"
     password = site.config.transfer_password
-    if folder.exists():
-        move.push(site.remote, folder, target, password=password)
-        # The manifest last: its presence says that the folder is complete.
-        move.push(site.remote, manifest_of(folder), f"{target}.json", password=password)
+    move.push(site.remote, folder, target, password=password)
+    # The manifest last: its presence says that the folder is complete.
+    move.push(site.remote, manifest_of(folder), f"{target}.json", password=password)
     trials.pushed(site.db, _claim(manifest))
     _sent(folder).touch()
 
 
-def send_until_done(site: WorkerSite, folder: Path, give_up: threading.Event) -> bool:
-    """`send`, tried again with growing waits until it worked (True) or ``give_up`` is set (False)."""
-    wait = FIRST_WAIT
-    while True:
-        try:
-            send(site, folder)
-        except (TransferFailed, Unavailable) as error:
-            log.warning("push of %s failed, next try in %.1f s: %s", folder.name, wait, error)
-        else:
-            return True
-        if give_up.wait(wait):
-            return False
-        wait = min(LAST_WAIT, wait * 2)
+def deliver(
+    site: WorkerSite,
+    claim: Claim,
+    run_dir: Path,
+    *,
+    started_at: datetime,
+    finished_at: datetime,
+    gives_up: Callable[[str], bool],
+) -> bool:
+    """`put` and `send` a finished run, tried again with growing waits; False when ``gives_up`` says so of the problem.
+
+    What was given up is sent by `keep`.
+    """
+    site.sending.add(claim.token)
+    try:
+        folder = put(site, claim, run_dir, started_at, finished_at)
+        wait = FIRST_WAIT
+        while (problem := _failure(site, folder)) is not None:
+            log.warning("push of %s failed, next try in %.1f s: %s", folder.name, wait, problem)
+            if gives_up(problem) or site.stopping.wait(wait):
+                return False
+            wait = min(LAST_WAIT, wait * 2)
+        return True
+    finally:
+        site.sending.discard(claim.token)
+
+
+def _failure(site: WorkerSite, folder: Path) -> str | None:
+    try:
+        send(site, folder)
+    except (TransferFailed, Unavailable) as error:
+        return str(error)
+    return None
 
 
 def keep(site: WorkerSite, stop: threading.Event) -> None:
-    """Until ``stop``: send what an earlier life of this worker left, drop what the controller has committed."""
-    own = set(_entries(site))
+    """Until ``stop``: send what no batch sends any more, drop what the controller has committed."""
     while True:
         for folder in list(_entries(site)):
-            with suppress(AeoError):
-                _attend(site, folder, left_behind=folder in own)
+            with suppress(AeoError, OSError):
+                _attend(site, folder)
         if stop.wait(ROUND_SECONDS):
             return
 
@@ -95,12 +114,18 @@ def tidy(site: WorkerSite, evaluation: str) -> None:
     for folder in list(_entries(site)):
         if folder.parent.name == evaluation:
             with suppress(AeoError):
-                _attend(site, folder, left_behind=False)
+                _attend(site, folder)
 
 
-def _attend(site: WorkerSite, folder: Path, *, left_behind: bool) -> None:
+def _attend(site: WorkerSite, folder: Path) -> None:
     manifest = manifests.load(manifest_of(folder))
-    if left_behind and not _sent(folder).exists():
+    if manifest.token in site.sending:
+        return
+    if not _sent(folder).exists():
+        if not folder.exists():
+            # Its worker died before the folder came here; the run is lost and its trial was given back.
+            _drop(folder)
+            return
         send(site, folder)
     if _sent(folder).exists() and _committed(site, manifest):
         _drop(folder)

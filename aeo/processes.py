@@ -129,7 +129,7 @@ class Stay:
 
     def look(self, boot: str) -> Heartbeat:
         """The heartbeat of now."""
-        return workers.heartbeat(self.local, boot=boot, busy=messages_running(), draining=self.reason())
+        return workers.heartbeat(self.local, boot=boot, batches=messages_running(), draining=self.reason())
 
 
 def _instance(identity: IO[str]) -> str:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
-from aeo import codec, dispatch, evaluations, jobs, records, results
+from aeo import dispatch, evaluations, event_log, jobs, records, results
 from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Claim, Evaluation, EvaluationState, TrialRow, TrialState, WorkerState
+from aeo.core.model import Claim, Evaluation, EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
+from aeo.store import connection, events, health, inbox, trials, workers
 from aeo.store import evaluations as store
-from aeo.store import events, health, inbox, trials, workers
-from aeo.store.evaluations import BatchStatus, EvaluationStatus
+from aeo.store.evaluations import BatchState, BatchStatus, EvaluationStatus
 from aeo.store.trials import Requeued
 from aeo.store.workers import WorkerStatus
 from aeo.transfer import manifest as manifests
 
 log = logging.getLogger(__name__)
 
+#: Seconds after which a batch that has not begun, though it could, is sent again.
+RESEND_SECONDS = 10.0
 #: Seconds that runs get to take their leases back after the store was wiped, before their trials are shared out anew.
 RECLAIM_SECONDS = 5.0
 
@@ -46,6 +47,12 @@ def recover(site: Site) -> None:
 
 def _sweep_staging(site: Site) -> None:
     """Submissions that died half-way: their staging, and the job folder if nothing ran in it."""
+    with site.shared.nobody_submits() as alone:
+        if alone:
+            _sweep_left_overs(site)
+
+
+def _sweep_left_overs(site: Site) -> None:
     for staging in site.shared.evaluations.glob("new.*"):
         id = staging.name.removeprefix("new.")
         if not site.shared.evaluation(id).exists() and (staging / records.EVALUATION).exists():
@@ -69,14 +76,14 @@ def _recover_evaluation(site: Site, folder: Path) -> None:
 def _rebuild(site: Site, record: Record) -> EvaluationStatus:
     """Enter an evaluation into an empty store; its trials wait for `reconcile` to send batches."""
     evaluation = record.whole()
-    store.save(site.db, evaluation, {}, {})
-    last = last_state(site.shared.events(evaluation.id))
+    state, reason = event_log.last_state(event_log.read(site.shared.events(evaluation.id))) or (
+        EvaluationState.RUNNING,
+        "",
+    )
+    # In its last state from the first moment: one that is cancelled or closed must not run again.
+    store.save(site.db, evaluation, {}, {}, state=state, reason=reason)
     _adopt_committed(site, record)
-    if last is not None and last[0].final:
-        store.move(site.db, evaluation.id, EvaluationState.MERGING)
-        store.move(site.db, evaluation.id, *last)
-    elif last is not None and last[0] is EvaluationState.CANCELLING:
-        store.move(site.db, evaluation.id, *last)
+    if state in (EvaluationState.CANCELLING, EvaluationState.CANCELLED):
         trials.cancel_pending(site.db, evaluation.id)
     events.emit(site.db, evaluation.id, "recovered")
     return store.get(site.db, evaluation.id)
@@ -86,41 +93,10 @@ def _adopt_committed(site: Site, record: Record) -> None:
     """Record what lies in the job folder; a trial committed is never run again."""
     job_dir = Path(record.evaluation.job_dir)
     rows = {row.summary.trial for row in trials.rows_since(site.db, record.evaluation.id, 0)}
-    logged = logged_rows(site.shared.events(record.evaluation.id))
+    logged = event_log.committed_rows(event_log.read(site.shared.events(record.evaluation.id)))
     for trial in record.trials.values():
         if trial.name not in rows and (job_dir / trial.name / "result.json").is_file():
             results.adopt(site, record, trial, logged.get(trial.name))
-
-
-def last_state(path: Path) -> tuple[EvaluationState, str] | None:
-    """The state an evaluation's own log says it was moved to last; None if it was never moved."""
-    last = None
-    for event in read_events(path):
-        if event.get("kind") == "moved":
-            last = (EvaluationState(str(event["state"])), str(event.get("reason", "")))
-    return last
-
-
-def logged_rows(path: Path) -> Mapping[str, TrialRow]:
-    """The rows an evaluation's own log has of its committed trials."""
-    rows = {}
-    for event in read_events(path):
-        if event.get("kind") == "committed" and event.get("attempt") != "0":
-            with suppress(InputError):
-                rows[str(event["trial"])] = codec.loads(TrialRow, str(event.get("row", "")))
-    return rows
-
-
-def read_events(path: Path) -> Iterable[Mapping[str, object]]:
-    """The events of a log, a torn last line left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
 
 
 def _recover_inbox(site: Site) -> None:
@@ -158,8 +134,7 @@ def reconcile(site: Site) -> None:
         try:
             record = records.read(site.shared.evaluation(id))
         except NotFound:
-            # A submission that died after the store was told and before its folder stood.
-            store.delete(site.db, id)
+            _drop_unborn(site, id)
             continue
         if store.get(site.db, id).state is EvaluationState.CANCELLING:
             # A run that was given back while its evaluation is being cancelled.
@@ -192,35 +167,83 @@ def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus
             results.fail(site, record, record.trials[claim.trial], "WorkerLost", message)
 
 
+def _drop_unborn(site: Site, id: str) -> None:
+    """A submission that died after the store was told and before its folder stood."""
+    with site.shared.nobody_submits() as alone:
+        if alone and not site.shared.evaluation(id).exists():
+            log.warning("evaluation %s was never finished being submitted; dropped", id)
+            store.delete(site.db, id)
+
+
 def _keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus]) -> None:
     """Send batches when trials wait and no batch is left that could take them."""
     status = store.get(site.db, record.evaluation.id)
-    if status.state is not EvaluationState.RUNNING or not status.pending:
+    if status.state is not EvaluationState.RUNNING:
         return
-    if any(_alive(batch, pool) for batch in store.batches(site.db, status.id)):
+    alive = [batch for batch in store.batches(site.db, status.id) if _attend_batch(site, batch, pool)]
+    if alive or not status.pending:
         return
     try:
         send_more(site, record.evaluation, record, pool.values())
     except InputError as error:
-        log.warning("evaluation %s waits: %s", status.name, error)
+        store.set_reason(site.db, status.id, f"waiting: {error}"[:1000])
+    else:
+        store.set_reason(site.db, status.id, "")
 
 
-def _alive(batch: BatchStatus, pool: Mapping[str, WorkerStatus]) -> bool:
-    worker = pool.get(batch.batch.worker)
-    online = worker is not None and worker.state is WorkerState.ONLINE
-    return online and batch.state != "ended"
+def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStatus]) -> bool:
+    """Whether a batch will still claim trials; ends one that nobody works on, sends again one whose message is gone."""
+    if status.state is BatchState.ENDED:
+        return False
+    worker = pool.get(status.batch.worker)
+    if worker is None or worker.state is WorkerState.LOST:
+        store.end_batch(site.db, status.batch)
+        return False
+    if status.state is BatchState.STARTED:
+        if _is_forgotten(site, status, worker):
+            log.warning("batch %s is not worked on any more", status.batch.id)
+            store.end_batch(site.db, status.batch)
+            return False
+        return True
+    if not evaluations.takes_work(worker):
+        return False
+    if _message_is_lost(site, status, worker):
+        log.warning("the message of batch %s is gone; sent again", status.batch.id)
+        dispatch.resend(site, status.batch)
+        store.note_resent(site.db, status.batch)
+    return True
+
+
+def _is_forgotten(site: Site, status: BatchStatus, worker: WorkerStatus) -> bool:
+    """Whether the worker has said, well after the batch began, that it does not work on it."""
+    beat = worker.heartbeat
+    patience = timedelta(seconds=2 * site.config.poll_interval)
+    return beat is not None and beat.at > status.since + patience and status.batch.id not in beat.batches
+
+
+def _message_is_lost(site: Site, status: BatchStatus, worker: WorkerStatus) -> bool:
+    """Whether a batch should have begun: its worker has a slot free and nothing waits in its queue."""
+    if connection.now(site.db) < status.since + timedelta(seconds=RESEND_SECONDS):
+        return False
+    beat = worker.heartbeat
+    if beat is None or beat.at < status.since or len(beat.batches) >= worker.info.capacity.slots:
+        return False
+    lists = dispatch.lists_of(dispatch.queue_of(worker.info.id))
+    return not sum(health.queue_lengths(site.db, lists).values())
 
 
 def send_more(site: Site, evaluation: Evaluation, record: Record, pool: Iterable[WorkerStatus]) -> None:
-    """Share out what waits anew, over the workers that may take it now.
+    """Share out what waits anew, over the workers that may take it now; what fits none of them goes on waiting.
 
     Raises:
-        InputError: no worker can.
+        InputError: no worker can take any of it.
     """
     states = trials.states(site.db, evaluation.id)
     waiting = [trial for trial in record.trials.values() if states.get(trial.name) is TrialState.PENDING]
     fit = evaluations.usable(list(pool), evaluation.spec, evaluation.plan)
-    shares = evaluations.share_out(waiting, fit, evaluation.spec)
+    shares = evaluations.allot_over(waiting, fit, evaluation.spec)
+    if len(shares.homeless) == len(waiting):
+        evaluations.share_out(waiting, fit, evaluation.spec)
     batches = evaluations.batches_of(evaluation.id, shares)
     store.add_batches(site.db, evaluation.id, batches, shares.unfit)
     dispatch.send(site, evaluation.id, list(batches), priority=evaluation.spec.priority)

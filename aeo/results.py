@@ -9,17 +9,21 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import threading
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from aeo import executors, records
-from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Outcome, PlannedTrial, TrialRow, TrialState
+from aeo.core.breaker import tripped
+from aeo.core.errors import AeoError, InputError, NotFound
+from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialSummary, WorkerState
 from aeo.executors import TrialContext
 from aeo.layout import inside, manifest_of
 from aeo.records import Record
 from aeo.site import Site
-from aeo.store import events, history, trials
+from aeo.store import evaluations, events, history, trials, workers
 from aeo.store.inbox import Arrival
 from aeo.store.trials import Requeued
 from aeo.transfer import manifest as manifests
@@ -27,38 +31,73 @@ from aeo.transfer.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
+#: One writer of job folders at a time: the commit loop and the repairs are two threads of one process.
+_writing = threading.Lock()
+
 
 def commit(site: Site, arrival: Arrival) -> bool:
     """Take one arrived result; True when it is the one that counts.
 
-    A result that is damaged, or not this trial's, is kept under ``superseded/`` and the trial runs again. Calling it
-    twice for the same arrival does no harm.
+    A result that is damaged or not this trial's, and one of failed infrastructure while the trial may be run again, is
+    kept under ``superseded/``. Calling it twice for the same arrival does no harm.
 
     Raises:
         OSError: the disk is full or cannot be written: nothing is lost, the same call works later.
         Unavailable: the store is away; likewise.
     """
-    folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
     try:
         record = records.read(site.shared.evaluation(arrival.evaluation))
         trial = record.trials[arrival.trial]
-    except (NotFound, KeyError):
-        log.warning("a result arrived for %s/%s, which nobody planned", arrival.evaluation, arrival.trial)
+        folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
+        place = inside(Path(record.evaluation.job_dir), trial.name)
+    except (InputError, KeyError) as error:
+        log.warning("a result of %r arrived, which nobody planned: %s", arrival.trial, error)
         return False
-    place = inside(Path(record.evaluation.job_dir), trial.name)
+    with _writing:
+        return _commit(site, record, trial, arrival, folder, place)
+
+
+def _commit(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, folder: Path, place: Path) -> bool:
     if not folder.exists():
         return _finish_interrupted(site, record, trial, arrival, place)
     try:
-        manifest = _checked_manifest(folder, arrival)
-        row = _row(record, trial, folder, manifest)
+        row = _row(site, record, trial, folder, _checked_manifest(folder, arrival))
     except InputError as error:
-        _reject(site, record, trial, arrival, folder, str(error))
-        return False
-    if _is_committed(site, arrival, place):
+        return _run_again(site, record, trial, arrival, folder, f"result rejected: {error}", "ResultRejected")
+    if place.exists():
+        # Somebody's result is there already, known to the store or not: it counts, and this one is late.
+        adopt(site, record, trial, None)
         _supersede(site, arrival, folder)
         return trials.commit(site.db, arrival.evaluation, row, arrival.token)
+    _watch(site, arrival.evaluation, row)
+    if row.summary.outcome is Outcome.INFRA_ERROR and row.summary.retryable:
+        reason = f"{row.summary.error_type}: {row.summary.error_message}"
+        if _requeue(site, record, arrival, reason) is not Requeued.EXHAUSTED:
+            _supersede(site, arrival, folder)
+            return False
+    _ensure_job(record)
     _rename(folder, place)
     return _record(site, record, trial, arrival, row)
+
+
+def _watch(site: Site, evaluation: str, row: TrialRow) -> None:
+    """Pause the worker, or else the evaluation, when too many runs in a row fail by infrastructure."""
+    config, failed = site.config, row.summary.outcome is Outcome.INFRA_ERROR
+    keep = max(1, config.breaker_runs, config.worker_breaker_runs)
+    of_evaluation, of_worker = trials.note_run(site.db, evaluation, row.worker, failed=failed, keep=keep)
+    last = f"the last: {row.summary.error_type}: {row.summary.error_message}"[:300]
+    if tripped(of_worker, config.worker_breaker_runs, config.breaker_share):
+        runs = of_worker[: config.worker_breaker_runs]
+        note = f"{sum(runs)} of its last {len(runs)} runs failed by infrastructure, {last}"
+        with suppress(NotFound):
+            workers.set_state(site.db, row.worker, WorkerState.PAUSED, note)
+        events.emit(site.db, evaluation, "worker_paused", worker=row.worker, reason=note)
+        # The evaluation goes on with the others; what this one broke says nothing about them.
+        evaluations.forget_recent(site.db, evaluation)
+    elif tripped(of_evaluation, config.breaker_runs, config.breaker_share):
+        runs = of_evaluation[: config.breaker_runs]
+        reason = f"{sum(runs)} of the last {len(runs)} runs failed by infrastructure, {last}"
+        evaluations.move(site.db, evaluation, EvaluationState.PAUSED, reason)
 
 
 def _checked_manifest(folder: Path, arrival: Arrival) -> Manifest:
@@ -70,10 +109,13 @@ def _checked_manifest(folder: Path, arrival: Arrival) -> Manifest:
     return manifest
 
 
-def _row(record: Record, trial: PlannedTrial, folder: Path, manifest: Manifest) -> TrialRow:
-    executor = executors.load(record.evaluation.spec.executor)
+def _row(site: Site, record: Record, trial: PlannedTrial, folder: Path, manifest: Manifest) -> TrialRow:
+    summary = _summary(record, trial, folder)
+    if summary.outcome is Outcome.CANCELLED and not _is_cancelled(site, record):
+        # Nobody asked for it: something inside the run cancelled itself.
+        summary = replace(summary, outcome=Outcome.INFRA_ERROR)
     return TrialRow(
-        summary=executor.summarise(trial, folder),
+        summary=summary,
         worker=manifest.worker,
         attempt=manifest.attempt,
         committed_at=datetime.now(timezone.utc),
@@ -81,20 +123,50 @@ def _row(record: Record, trial: PlannedTrial, folder: Path, manifest: Manifest) 
     )
 
 
-def _is_committed(site: Site, arrival: Arrival, place: Path) -> bool:
-    return place.exists() or trials.state(site.db, arrival.evaluation, arrival.trial) is TrialState.DONE
+def _summary(record: Record, trial: PlannedTrial, folder: Path) -> TrialSummary:
+    """What the executor reads from a folder.
+
+    Raises:
+        InputError: it is no result of this trial, or its reader failed on it.
+    """
+    executor = executors.load(record.evaluation.spec.executor)
+    try:
+        return executor.summarise(trial, folder)
+    except (AeoError, OSError):
+        raise
+    except Exception as error:
+        # A plug-in's fault on one result must not keep all others from being committed.
+        log.exception("executor %s failed on %s", executor.name, trial.name)
+        raise InputError(f"it could not be read: {type(error).__name__}: {error}"[:500]) from error
+
+
+def _is_cancelled(site: Site, record: Record) -> bool:
+    return evaluations.get(site.db, record.evaluation.id).state is EvaluationState.CANCELLING
+
+
+def _ensure_job(record: Record) -> None:
+    """Make the job folder again if somebody took it away while the evaluation runs."""
+    job_dir = Path(record.evaluation.job_dir)
+    if not job_dir.is_dir():
+        log.warning("the job folder %s is gone; it is made again without what it held", job_dir)
+        job_dir.mkdir(parents=True)
+        executors.load(record.evaluation.spec.executor).start_job(record.whole(), job_dir)
 
 
 def _finish_interrupted(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, place: Path) -> bool:
-    """The folder is gone: taken already, or we died between the rename and the store."""
+    """The folder is gone: taken already, or we died half-way."""
     manifest_path = manifest_of(site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token))
-    if not (place.exists() and manifest_path.exists()):
-        return False
-    try:
-        row = _row(record, trial, place, manifests.load(manifest_path))
-    except InputError:
-        return False
-    return _record(site, record, trial, arrival, row)
+    if place.exists() and manifest_path.exists():
+        try:
+            row = _row(site, record, trial, place, manifests.load(manifest_path))
+            return _record(site, record, trial, arrival, row)
+        except InputError:
+            log.warning("the manifest of %s cannot be used", arrival.trial)
+    if place.exists():
+        return adopt(site, record, trial, None)
+    # Put aside, and the trial not given back: it would wait for ever. Does nothing when it was.
+    _requeue(site, record, arrival, "its result is gone")
+    return False
 
 
 def _record(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, row: TrialRow) -> bool:
@@ -114,9 +186,8 @@ def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | No
     if logged is not None:
         return trials.commit(site.db, record.evaluation.id, logged, "recovered")
     place = inside(Path(record.evaluation.job_dir), trial.name)
-    executor = executors.load(record.evaluation.spec.executor)
     try:
-        summary = executor.summarise(trial, place)
+        summary = _summary(record, trial, place)
     except InputError as error:
         log.warning("%s lies in the job folder but is no result: %s", trial.name, error)
         return False
@@ -139,27 +210,35 @@ def _forget(site: Site, arrival: Arrival) -> None:
     manifest_of(folder).unlink(missing_ok=True)
 
 
-def _reject(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, folder: Path, why: str) -> None:
-    """Put a bad result aside and run the trial again; when it may not be run again, record that it has none."""
-    log.warning("the result of %s is not accepted: %s", arrival.trial, why)
-    _supersede(site, arrival, folder)
+def _requeue(site: Site, record: Record, arrival: Arrival, reason: str) -> Requeued:
+    limit = record.evaluation.spec.max_requeues
+    where = (arrival.evaluation, arrival.trial, arrival.token)
+    return trials.requeue(site.db, *where, reason=reason[:500], max_requeues=limit)
+
+
+def _run_again(
+    site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, folder: Path, why: str, error_type: str
+) -> bool:
+    """Run the trial again and put its result aside; when it may not be run again, record that it has none."""
+    log.warning("%s: %s", arrival.trial, why)
+    requeued = _requeue(site, record, arrival, why)
     events.emit(site.db, arrival.evaluation, "rejected", trial=arrival.trial, token=arrival.token, reason=why[:500])
-    requeued = trials.requeue(
-        site.db,
-        arrival.evaluation,
-        arrival.trial,
-        arrival.token,
-        reason=f"result rejected: {why}"[:500],
-        max_requeues=record.evaluation.spec.max_requeues,
-    )
-    if requeued is Requeued.EXHAUSTED:
-        fail(site, record, trial, "ResultRejected", why)
+    first = requeued is Requeued.EXHAUSTED and _fail(site, record, trial, error_type, why)
+    _supersede(site, arrival, folder)
+    return first
 
 
 def fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, message: str) -> bool:
-    """Record on the controller that a trial has no result of its own."""
+    """Record on the controller that a trial has no result of its own; False when it has one meanwhile."""
+    with _writing:
+        return _fail(site, record, trial, error_type, message)
+
+
+def _fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, message: str) -> bool:
     evaluation = record.evaluation
     place = inside(Path(evaluation.job_dir), trial.name)
+    if place.exists():
+        return adopt(site, record, trial, None)
     staging = site.shared.arrived(evaluation.id, trial.name, "failed")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -169,9 +248,8 @@ def fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, messa
     row = TrialRow(
         summary=executor.summarise(trial, staging), worker="", attempt=1, committed_at=datetime.now(timezone.utc)
     )
-    if not place.exists():
-        _rename(staging, place)
-    shutil.rmtree(staging, ignore_errors=True)
+    _ensure_job(record)
+    _rename(staging, place)
     return trials.commit(site.db, evaluation.id, row, "failed")
 
 

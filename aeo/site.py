@@ -34,6 +34,8 @@ class WorkerSite:
     draining: Callable[[], str] = lambda: ""
     #: Set when running trials must stop now and be given back.
     stopping: threading.Event = field(default_factory=threading.Event)
+    #: Tokens of the results whose batch is sending them now.
+    sending: set[str] = field(default_factory=set)
 
 
 def open_site(config: Config) -> Site:

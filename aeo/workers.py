@@ -131,12 +131,13 @@ def low_disk(root: Path) -> str:
     return f"disk nearly full: {usage.free // MIB} MiB free"
 
 
-def heartbeat(local: Local, *, boot: str, busy: int, draining: str) -> Heartbeat:
+def heartbeat(local: Local, *, boot: str, batches: tuple[str, ...], draining: str) -> Heartbeat:
     """Look at this machine now. The store sets the time, as this clock may be off."""
     return Heartbeat(
         boot=boot,
         at=datetime.now(timezone.utc),
-        busy=busy,
+        busy=len(batches),
+        batches=batches,
         cpu_percent=psutil.cpu_percent(None),
         memory_percent=psutil.virtual_memory().percent,
         disk_free=psutil.disk_usage(str(local.root)).free,

@@ -12,7 +12,7 @@ from typing import Any
 
 from waiting import eventually
 
-from aeo import batches, control, evaluations, executors, jobs
+from aeo import batches, control, evaluations, event_log, executors, jobs
 from aeo.core.errors import NotFound
 from aeo.core.model import Capacity, Evaluation, Heartbeat, WorkerInfo
 from aeo.layout import Local
@@ -124,7 +124,7 @@ def closed(site: Site, id: str, timeout: float = 30) -> EvaluationStatus:
 
 def logged(site: Site, id: str) -> list[dict[str, Any]]:
     """The evaluation's event log, brought up to date."""
-    while control.flush_events(site):
+    while event_log.write(site):
         pass
     return [json.loads(line) for line in site.shared.events(id).read_text().splitlines()]
 

@@ -40,6 +40,8 @@ class EvaluationState(str, Enum):
 
     #: Batches are dispatched; trials wait or run.
     RUNNING = "running"
+    #: No new trial starts until somebody resumes it; running ones go on.
+    PAUSED = "paused"
     #: No new trial starts; running ones are being stopped.
     CANCELLING = "cancelling"
     #: Every trial is done; the job is being closed.
@@ -59,9 +61,10 @@ class EvaluationState(str, Enum):
 
 #: From which states each state may be entered; what is not listed is refused.
 TRANSITIONS: Mapping[EvaluationState, frozenset[EvaluationState]] = {
-    EvaluationState.RUNNING: frozenset(),
-    EvaluationState.CANCELLING: frozenset({EvaluationState.RUNNING}),
-    EvaluationState.MERGING: frozenset({EvaluationState.RUNNING, EvaluationState.CANCELLING}),
+    EvaluationState.RUNNING: frozenset({EvaluationState.PAUSED}),
+    EvaluationState.PAUSED: frozenset({EvaluationState.RUNNING}),
+    EvaluationState.CANCELLING: frozenset({EvaluationState.RUNNING, EvaluationState.PAUSED}),
+    EvaluationState.MERGING: frozenset({EvaluationState.RUNNING, EvaluationState.PAUSED, EvaluationState.CANCELLING}),
     EvaluationState.SUCCEEDED: frozenset({EvaluationState.MERGING}),
     EvaluationState.FAILED: frozenset({EvaluationState.MERGING}),
     EvaluationState.CANCELLED: frozenset({EvaluationState.MERGING}),
@@ -216,6 +219,8 @@ class TrialSummary:
     error_message: str = ""
     #: Every recorded error type, the first first (a trial of several steps may have several).
     error_types: tuple[str, ...] = ()
+    #: Whether running it again may help, where the infrastructure failed it.
+    retryable: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -297,3 +302,5 @@ class Heartbeat:
     disk_free: int = 0
     #: The worker claims nothing, and why ("draining", "disk nearly full").
     draining: str = ""
+    #: Ids of the batches it works on.
+    batches: tuple[str, ...] = ()

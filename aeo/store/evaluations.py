@@ -66,6 +66,8 @@ class BatchStatus:
     left: int
     #: Their estimated time, seconds.
     left_seconds: float
+    #: When it came into this state, or was sent last; on the server's clock.
+    since: datetime
 
 
 def save(
@@ -73,8 +75,11 @@ def save(
     evaluation: Evaluation,
     shares: Mapping[Batch, Sequence[str]],
     unfit: Mapping[str, frozenset[str]],
+    *,
+    state: EvaluationState = EvaluationState.RUNNING,
+    reason: str = "",
 ) -> None:
-    """Store a new evaluation, running, all or nothing.
+    """Store an evaluation, all or nothing; ``state`` is another one when it is entered again from disk.
 
     ``shares``: each batch's trials in the order to run them; a planned trial in no share is taken by batches that
     help. ``unfit``: worker id to the trials it cannot hold.
@@ -85,14 +90,14 @@ def save(
     """
     whole = _shares_of_all(evaluation, shares)
     staged = _stage(db, _tables(evaluation, shares, whole, unfit))
-    fields = chain.from_iterable(_status_fields(evaluation).items())
+    fields = {**_status_fields(evaluation), "state": state.value, "reason": reason}
     clash = db.run(
         "publish",
         evaluation.id,
         evaluation.spec.name,
         int(evaluation.submitted_at.timestamp() * 1000),
-        len(_status_fields(evaluation)),
-        *fields,
+        len(fields),
+        *chain.from_iterable(fields.items()),
         *chain.from_iterable(staged),
     )
     if clash == evaluation.id:
@@ -191,10 +196,11 @@ def add_batches(
 def batches(db: Db, id: str) -> list[BatchStatus]:
     """Read an evaluation's batches, by worker and id; none when there is no such evaluation."""
     with db.client.pipeline(transaction=True) as pipe:
-        for noun in ("batches", "batch_states", "messages"):
+        for noun in ("batches", "batch_states", "messages", "batch_since"):
             pipe.hgetall(key(noun, id))
         pipe.zrange(key("left", id), 0, -1, withscores=True)
-        workers, states, messages, left = pipe.execute()
+        pipe.zscore(key("evaluations"), id)
+        workers, states, messages, since, left, submitted = pipe.execute()
     seconds = dict(left)
     names = sorted(workers, key=lambda name: (workers[name], name))
     with db.client.pipeline(transaction=False) as pipe:
@@ -207,6 +213,7 @@ def batches(db: Db, id: str) -> list[BatchStatus]:
             state=BatchState(states[name]),
             left=count,
             left_seconds=seconds.get(name, 0.0) / 1000,
+            since=moment(since.get(name, submitted)),
         )
         for name, count in zip(names, counts, strict=True)
     ]
@@ -227,6 +234,27 @@ def end_batch(db: Db, batch: Batch) -> None:
         BatchState.SENT.value,
         BatchState.STARTED.value,
     )
+
+
+def note_resent(db: Db, batch: Batch) -> None:
+    """Note that a batch's message was sent again just now."""
+    db.run("move_batch", batch.evaluation, batch.id, BatchState.SENT.value, BatchState.SENT.value)
+
+
+def set_reason(db: Db, id: str, reason: str) -> None:
+    """Say why an evaluation is where it is, for people; changes nothing else."""
+    if db.client.hget(key("evaluation", id), "reason") not in (None, reason):
+        db.client.hset(key("evaluation", id), "reason", reason)
+
+
+def forget_recent(db: Db, id: str) -> None:
+    """Forget how the last runs went: what failed them has been seen to."""
+    db.client.delete(key("recent", id))
+
+
+def count_merge_failure(db: Db, id: str) -> int:
+    """Count one more failed merge; returns how many there were."""
+    return int(db.client.hincrby(key("evaluation", id), "merge_failures", 1))
 
 
 def set_message(db: Db, batch: Batch) -> None:

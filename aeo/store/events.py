@@ -18,7 +18,8 @@ class Event:
     """One thing that happened to an evaluation.
 
     Kinds: ``submitted``, ``moved`` (to another state), ``batch_added``, ``batch_started``, ``batch_ended``,
-    ``claimed``, ``reclaimed``, ``pushed``, ``requeued``, ``committed`` (with the row as JSON), ``superseded``, and what others `emit`.
+    ``batch_sent`` (again), ``claimed``, ``reclaimed``, ``pushed``, ``requeued``, ``committed`` (with the row as JSON),
+    ``superseded``, and what others `emit`.
     """
 
     evaluation: str
@@ -27,12 +28,12 @@ class Event:
     at: datetime
     fields: Mapping[str, str]
 
-    def line(self) -> str:
-        """The event as one line of a log, JSON, the row as an object in it."""
+    def line(self, entry: str) -> str:
+        """The event as one line of a log, JSON, with its entry id and the row as an object in it."""
         fields: dict[str, object] = dict(self.fields)
         if "row" in fields:
             fields["row"] = json.loads(self.fields["row"])
-        return dumps({"at": self.at, "evaluation": self.evaluation, "kind": self.kind, **fields}) + "\n"
+        return dumps({"id": entry, "at": self.at, "evaluation": self.evaluation, "kind": self.kind, **fields}) + "\n"
 
 
 def emit(db: Db, evaluation: str, kind: str, **fields: str | int | float) -> None:

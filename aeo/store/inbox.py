@@ -48,6 +48,11 @@ def take(db: Db, timeout_seconds: float) -> Arrival | None:
         db.client.blmove(key("inbox"), key("inbox"), max(0.01, min(left, _BLOCK)), "LEFT", "LEFT")
 
 
+def put_back(db: Db, arrival: Arrival) -> None:
+    """Put an arrival that cannot be dealt with now behind all others."""
+    db.run("put_back", arrival.entry)
+
+
 def done(db: Db, arrival: Arrival) -> None:
     """Say that an arrival is dealt with."""
     db.client.hdel(key("taken"), arrival.entry)

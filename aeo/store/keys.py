@@ -26,6 +26,11 @@ TEMPLATES: Mapping[str, str] = {
     "trials": "aeo:e:%s:trials",
     "estimates": "aeo:e:%s:estimates",
     "where": "aeo:e:%s:where",
+    #: Hash: trial to the worker it failed on last.
+    "avoid": "aeo:e:%s:avoid",
+    #: Lists: whether the last runs failed by infrastructure, the latest first; of an evaluation, of a worker.
+    "recent": "aeo:e:%s:recent",
+    "worker_recent": "aeo:w:%s:recent",
     "requeues": "aeo:e:%s:requeues",
     "counted": "aeo:e:%s:counted",
     #: Hashes of the leases: trial to claim; trial to phase; token to trial. Sorted set: trial by end of lease, ms.
@@ -36,8 +41,10 @@ TEMPLATES: Mapping[str, str] = {
     #: Hash: trial to the token that won and its row. List: trials in the order of their commits.
     "rows": "aeo:e:%s:rows",
     "order": "aeo:e:%s:order",
-    #: Hashes by batch: worker; state; Celery message. Sorted set: batches with a share left, by its milliseconds.
+    #: Hashes by batch: worker; state; since when (ms); Celery message.
+    #: Sorted set: batches with a share left, by its milliseconds.
     "batches": "aeo:e:%s:batches",
+    "batch_since": "aeo:e:%s:batch_since",
     "batch_states": "aeo:e:%s:batch_states",
     "messages": "aeo:e:%s:messages",
     "left": "aeo:e:%s:left",

@@ -100,6 +100,19 @@ def requeue(
     return Requeued(db.run("requeue", evaluation, trial, token, reason, max_requeues, int(counted)))
 
 
+def note_run(db: Db, evaluation: str, worker: str, *, failed: bool, keep: int) -> tuple[list[bool], list[bool]]:
+    """Note whether infrastructure failed a run; returns the last ``keep`` of the evaluation and of the worker."""
+    names = (key("recent", evaluation), key("worker_recent", worker))
+    with db.client.pipeline(transaction=True) as pipe:
+        for name in names:
+            pipe.lpush(name, int(failed))
+            pipe.ltrim(name, 0, keep - 1)
+            pipe.lrange(name, 0, -1)
+        answers = pipe.execute()
+    evaluations, workers = answers[2], answers[5]
+    return [value == "1" for value in evaluations], [value == "1" for value in workers]
+
+
 def commit(db: Db, evaluation: str, row: TrialRow, token: str) -> bool:
     """Make a result the trial's result, whatever its state; False when it is done already, by another run.
 

@@ -110,14 +110,27 @@ def set_state(db: Db, id: str, state: WorkerState, note: str = "") -> None:
     if state is WorkerState.LOST:
         raise InputError("A worker is lost by its silence alone.", field="state")
     get(db, id)
-    db.client.hset(key("worker", id), mapping={"state": state.value, "note": note})
+    with db.client.pipeline(transaction=True) as pipe:
+        pipe.hset(key("worker", id), mapping={"state": state.value, "note": note})
+        # Whoever resumes it wants it to be tried again.
+        pipe.hdel(key("worker", id), "failed_batches")
+        pipe.delete(key("worker_recent", id))
+        pipe.execute()
+
+
+def count_batch(db: Db, id: str, *, failed: bool) -> int:
+    """Count a worker's batches that failed in a row; one that did not fail begins anew. Returns how many."""
+    if failed:
+        return int(db.client.hincrby(key("worker", id), "failed_batches", 1))
+    db.client.hdel(key("worker", id), "failed_batches")
+    return 0
 
 
 def remove(db: Db, id: str) -> None:
     """Forget a worker. What it runs stays its own until requeued."""
     with db.client.pipeline(transaction=True) as pipe:
         pipe.hdel(key("workers"), id)
-        pipe.delete(key("worker", id), key("beat", id))
+        pipe.delete(key("worker", id), key("beat", id), key("worker_recent", id))
         pipe.execute()
 
 

@@ -6,6 +6,7 @@ end
 local new = redis.call('HSETNX', key('batches', evaluation), batch, worker) == 1
 if new then
   redis.call('HSET', key('batch_states', evaluation), batch, 'sent')
+  redis.call('HSET', key('batch_since', evaluation), batch, NOW)
   redis.call('HSET', key('messages', evaluation), batch, message)
 end
 local moved = 0

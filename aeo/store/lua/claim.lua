@@ -14,10 +14,24 @@ end
 
 local unfit = key('unfit', evaluation, worker)
 local fits_all = redis.call('EXISTS', unfit) == 0
+local avoid = key('avoid', evaluation)
+local shun = redis.call('EXISTS', avoid) == 1
 local STEP = 100
 
+-- A trial that failed on this worker is left to another one, while another one works on this evaluation.
+if shun then
+  shun = false
+  local states = redis.call('HGETALL', key('batch_states', evaluation))
+  for i = 1, #states, 2 do
+    if states[i + 1] == 'started' and redis.call('HGET', key('batches', evaluation), states[i]) ~= worker then
+      shun = true
+      break
+    end
+  end
+end
+
 local function first_fit(share)
-  if fits_all then
+  if fits_all and not shun then
     return redis.call('ZRANGE', share, 0, 0)[1]
   end
   local from = 0
@@ -28,7 +42,7 @@ local function first_fit(share)
     end
     local bad = redis.call('SMISMEMBER', unfit, unpack(trials))
     for i, trial in ipairs(trials) do
-      if bad[i] == 0 then
+      if bad[i] == 0 and not (shun and redis.call('HGET', avoid, trial) == worker) then
         return trial
       end
     end
@@ -38,7 +52,7 @@ end
 
 local trial = first_fit(key('share', evaluation, batch))
 if not trial then
-  local others = redis.call('ZREVRANGE', key('left', evaluation), 0, fits_all and 0 or -1)
+  local others = redis.call('ZREVRANGE', key('left', evaluation), 0, fits_all and not shun and 0 or -1)
   for _, other in ipairs(others) do
     if other ~= batch then
       trial = first_fit(key('share', evaluation, other))
@@ -54,6 +68,7 @@ end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)
 leave_share(evaluation, trial)
+redis.call('HDEL', avoid, trial)
 shift(evaluation, trial, 'pending', 'running')
 local claim = begin_lease(evaluation, trial, batch, worker, token, attempt, lease)
 emit(evaluation, 'claimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)

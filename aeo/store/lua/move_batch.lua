@@ -4,6 +4,7 @@ local from = redis.call('HGET', key('batch_states', evaluation), batch)
 for i = 4, #ARGV do
   if ARGV[i] == from then
     redis.call('HSET', key('batch_states', evaluation), batch, to)
+    redis.call('HSET', key('batch_since', evaluation), batch, NOW)
     emit(evaluation, 'batch_' .. to, 'batch', batch, 'worker', redis.call('HGET', key('batches', evaluation), batch))
     return 1
   end

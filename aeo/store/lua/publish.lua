@@ -5,14 +5,23 @@ local id, name, submitted, fields = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 if redis.call('EXISTS', key('evaluation', id)) == 1 then
   return id
 end
-for _, other in ipairs(redis.call('ZREVRANGE', key('named', name), 0, -1)) do
-  local state = status_of(other, 'state')
-  if state and state ~= 'succeeded' and state ~= 'failed' and state ~= 'cancelled' then
+local function final(state)
+  return state == 'succeeded' or state == 'failed' or state == 'cancelled'
+end
+local at = 5
+local state
+for i = at, at + 2 * fields - 1, 2 do
+  if ARGV[i] == 'state' then
+    state = ARGV[i + 1]
+  end
+end
+for _, other in ipairs(final(state) and {} or redis.call('ZREVRANGE', key('named', name), 0, -1)) do
+  local present = status_of(other, 'state')
+  if present and not final(present) then
     return other
   end
 end
 
-local at = 5
 for i = at, at + 2 * fields - 1, 2 do
   redis.call('HSET', key('evaluation', id), ARGV[i], ARGV[i + 1])
 end
@@ -22,6 +31,6 @@ for i = at + 2 * fields, #ARGV, 2 do
 end
 redis.call('ZADD', key('evaluations'), submitted, id)
 redis.call('ZADD', key('named', name), submitted, id)
-redis.call('ZADD', key('in_state', 'running'), submitted, id)
+redis.call('ZADD', key('in_state', state), submitted, id)
 emit(id, 'submitted', 'name', name, 'total', status_of(id, 'total'))
 return ''

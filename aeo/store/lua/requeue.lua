@@ -34,6 +34,7 @@ enter_share(evaluation, trial, target, -1)
 redis.call('HINCRBY', key('requeues', evaluation), trial, 1)
 if counts then
   redis.call('HINCRBY', key('counted', evaluation), trial, 1)
+  redis.call('HSET', key('avoid', evaluation), trial, claim.worker)
 end
 count(evaluation, 'requeues', 1)
 emit(evaluation, 'requeued', 'trial', trial, 'batch', target, 'worker', claim.worker, 'token', token,

@@ -1,0 +1,105 @@
+"""An evaluation's ``events.jsonl``: what happened, in order, each event once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aeo import codec
+from aeo.core.errors import InputError
+from aeo.core.model import EvaluationState, TrialRow
+from aeo.site import Site
+from aeo.store import events
+from aeo.store.events import Event
+
+#: Events written in one go.
+AT_ONCE = 2000
+#: Bytes looked at for a log's last line.
+_TAIL = 256 * 1024
+
+
+def write(site: Site) -> int:
+    """Append the events the store holds to their evaluations' logs, then drop them there; returns how many.
+
+    A crash between the two writes none twice: each line has its event's id, and those already there are left out.
+    Events of evaluations without a folder are dropped.
+
+    Raises:
+        OSError: a log cannot be written; the events stay in the store.
+        Unavailable: the store is away.
+    """
+    taken = events.take(site.db, AT_ONCE)
+    by_evaluation: dict[str, list[tuple[str, Event]]] = {}
+    for entry, event in taken:
+        by_evaluation.setdefault(event.evaluation, []).append((entry, event))
+    for evaluation, items in by_evaluation.items():
+        if site.shared.evaluation(evaluation).is_dir():
+            _append(site.shared.events(evaluation), items)
+    if taken:
+        events.forget(site.db, [entry for entry, _ in taken])
+    return len(taken)
+
+
+def _append(path: Path, items: Sequence[tuple[str, Event]]) -> None:
+    last, torn = _end_of(path)
+    text = "".join(event.line(entry) for entry, event in items if _order(entry) > last)
+    with path.open("a", encoding="utf-8") as log:
+        log.write(("\n" if torn else "") + text)
+        log.flush()
+        os.fsync(log.fileno())
+
+
+def _end_of(path: Path) -> tuple[tuple[int, int], bool]:
+    """The last event's id in a log, and whether its last line is torn."""
+    if not path.exists():
+        return (0, 0), False
+    with path.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(0, size - _TAIL))
+        tail = log.read()
+    for line in reversed(tail.splitlines()):
+        with suppress(ValueError, KeyError, TypeError):
+            return _order(json.loads(line)["id"]), not tail.endswith(b"\n")
+    return (0, 0), bool(tail) and not tail.endswith(b"\n")
+
+
+def _order(entry: str) -> tuple[int, int]:
+    time, _, number = entry.partition("-")
+    return int(time), int(number)
+
+
+def read(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The events of a log; a torn line is left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def last_state(log: Iterable[Mapping[str, Any]]) -> tuple[EvaluationState, str] | None:
+    """The state an evaluation was moved to last, and why; None if it was never moved."""
+    last = None
+    for event in log:
+        if event.get("kind") == "moved":
+            last = (EvaluationState(str(event["state"])), str(event.get("reason", "")))
+    return last
+
+
+def committed_rows(log: Iterable[Mapping[str, Any]]) -> Mapping[str, TrialRow]:
+    """The rows of the trials that were committed after they ran, by trial."""
+    rows = {}
+    for event in log:
+        if event.get("kind") == "committed" and event.get("attempt") not in (None, "0"):
+            with suppress(InputError):
+                rows[str(event["trial"])] = codec.decode(TrialRow, event.get("row"))
+    return rows
