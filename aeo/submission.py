@@ -7,16 +7,15 @@ has the key ``executor``; the header's keys are `HEADER`, everything else is the
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from aeo.core.errors import InputError
 from aeo.core.model import Spec
 from aeo.core.names import check_name
-from aeo.executors import PLAIN, SubmittedFile
+from aeo.executors import PLAIN, SubmittedFile, document
 
 #: Keys of our own header, which are also the options of ``aeo submit``.
 HEADER = (
@@ -30,6 +29,8 @@ HEADER = (
 )
 #: Under our own header agents get three times their time-out, as people here are used to.
 AGENT_TIMEOUT_MULTIPLIER = 3.0
+#: Largest whole number in a header, either way.
+_MOST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,10 @@ def read(submission: Submission) -> tuple[Spec, SubmittedFile]:
     Raises:
         InputError: not YAML or JSON, or a header key has no valid value.
     """
-    document = dict(_parse(submission) if submission.config is None else submission.config)
-    ours = "executor" in document
-    header = {key: document.pop(key) for key in HEADER if ours and key in document}
+    config = _config(submission)
+    document.refuse({"options": dict(submission.options)})
+    ours = "executor" in config
+    header = {key: config.pop(key) for key in HEADER if ours and key in config}
     for key, value in submission.options.items():
         if key not in HEADER:
             raise InputError("unknown option.", field=f"options.{key}", fix=_meant(key))
@@ -67,24 +69,20 @@ def read(submission: Submission) -> tuple[Spec, SubmittedFile]:
     values = {key: _CHECKS[key](key, value) for key, value in header.items() if value is not None or key in _NULLABLE}
     values.setdefault("name", "")
     file = SubmittedFile(name=submission.file_name, text=submission.text, folder=submission.working_dir)
-    return Spec(**values, config=document), file
+    return Spec(**values, config=config), file
 
 
-def _parse(submission: Submission) -> Mapping[str, Any]:
+def _config(submission: Submission) -> dict[str, Any]:
+    if submission.config is not None:
+        document.refuse(submission.config)
+        return dict(submission.config)
     place = submission.file_name or "configuration"
-    try:
-        document = yaml.safe_load(submission.text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise InputError(f"not valid YAML: {error.problem or error.context}.", field=place + line) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"not valid YAML: {error}", field=place) from None
-    if document is None:
+    read = document.read(submission.text, place)
+    if read is None:
         raise InputError("is empty.", field=place, fix="Hand in a job configuration in YAML or JSON.")
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+    if not isinstance(read, dict):
         raise InputError("is no mapping of keys to values.", field=place)
-    return document
+    return read
 
 
 def _meant(key: str) -> str:
@@ -114,11 +112,15 @@ def _concurrency(key: str, value: Any) -> int | None:
     return _whole(1, "a whole number of at least 1, or 'all'")(key, value)
 
 
-def _whole(least: int | None, wanted: str) -> Callable[[str, Any], int]:
+def _whole(least: int, wanted: str) -> Callable[[str, Any], int]:
     def check(key: str, value: Any) -> int:
-        if isinstance(value, str) and value.lstrip("-").isdigit():
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,10}", value):
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not (-_MOST if least is None else least) <= value <= _MOST
+        ):
             raise InputError(f"must be {wanted}.", field=key)
         return value
 
@@ -138,7 +140,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "name": _text,
     "workers": _workers,
     "per_worker_concurrency": _concurrency,
-    "priority": _whole(None, "a whole number"),
+    "priority": _whole(-_MOST, "a whole number"),
     "agent_timeout_multiplier": _multiplier,
     "max_requeues": _whole(0, "a whole number of at least 0"),
 }

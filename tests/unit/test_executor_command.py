@@ -345,6 +345,21 @@ def test_a_fault_names_its_line_and_no_value():
     assert "${API_KEY}" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("t.yaml", "- name: a\n  command: x\n  command: y\n", r"t.yaml:3: \[0\].command: stands here twice"),
+        ("t.yaml", "- name: a\n  command: x\n  labels: {d: 2024-01-01}\n", r"t.yaml:3: \[0\].labels.d: is a date"),
+        ("t.jsonl", '{"name": "a", "command": "\\ud800"}\n', "t.jsonl, line 1, .*half of a character"),
+        ("t.jsonl", '{"name": "a", "command": "x", "cpus": NaN}\n', "t.jsonl, line 1, .*no finite"),
+    ],
+)
+def test_a_tasks_file_holds_plain_json_values(tmp_path, name, text, said):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=said):
+        planned({"tasks_file": str(tmp_path / name)})
+
+
 def test_tasks_from_a_file(tmp_path):
     (tmp_path / "t.yaml").write_text("tasks:\n- {name: a, command: 'true'}\n")
     (tmp_path / "l.yaml").write_text("- {name: a, command: 'true'}\n- {name: b, command: 'true', timeout_sec: 5}\n")

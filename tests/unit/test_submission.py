@@ -86,6 +86,10 @@ def test_what_is_no_mapping_is_refused(text: str) -> None:
         ("agent_timeout_multiplier", float("nan")),
         ("agent_timeout_multiplier", "3"),
         ("max_requeues", -1),
+        ("max_requeues", 10**12),
+        ("priority", "9" * 5000),
+        ("priority", "²"),
+        ("priority", -(10**12)),
     ],
 )
 def test_bad_header_values_name_their_key(key: str, value: object) -> None:
@@ -94,3 +98,14 @@ def test_bad_header_values_name_their_key(key: str, value: object) -> None:
 
 def test_an_unknown_option_suggests_the_known_one() -> None:
     assert "per_worker_concurrency" in problem(config={"executor": "sleep"}, options={"per_worker_concurency": 2})
+
+
+def test_what_json_has_no_word_for_is_refused_wherever_it_comes_from() -> None:
+    text = "datasets: []\nagents:\n  - kwargs: {since: 2024-01-01}\n"
+    assert problem(text=text, file_name="j.yaml").startswith("j.yaml:3: agents[0].kwargs.since: is a date")
+    assert problem(config={"agents": [{"kwargs": {"x": float("nan")}}]}).startswith("agents[0].kwargs.x: ")
+    assert problem(config={}, options={"priority": 10**30}).startswith("options.priority: ")
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    assert problem(text="n_attempts: 1\nn_attempts: 2\n", file_name="j.yaml").startswith("j.yaml:2: n_attempts")

@@ -30,11 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from aeo.core.errors import InputError
 from aeo.core.names import check_name
-from aeo.executors import SubmittedFile
+from aeo.executors import SubmittedFile, document
 from aeo.executors.fields import Fields, Report
 from aeo.executors.result import read_bytes
 from aeo.executors.secrets import has_key
@@ -168,14 +166,15 @@ def _listed(fields: Fields, key: str, value: Any, path: tuple[str, ...], report:
 
 
 def _yaml(fields: Fields, name: str, text: str) -> list[_Entry]:
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{name} is not valid YAML: {error}") from None
     report = fields.report.within(SubmittedFile(name=name, text=text))
-    if isinstance(document, dict) and list(document) == ["tasks"]:
-        return _listed(fields, "tasks_file", document["tasks"], ("tasks",), report)
-    return _listed(fields, "tasks_file", document, (), report)
+    try:
+        read = document.read(text, name)
+    except InputError as error:
+        report.problems.extend(error.problems)
+        return []
+    if isinstance(read, dict) and list(read) == ["tasks"]:
+        return _listed(fields, "tasks_file", read["tasks"], ("tasks",), report)
+    return _listed(fields, "tasks_file", read, (), report)
 
 
 def _jsonl(fields: Fields, name: str, text: str) -> list[_Entry]:
@@ -184,8 +183,10 @@ def _jsonl(fields: Fields, name: str, text: str) -> list[_Entry]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                entries.append(((f"{name}:{number}",), report, json.loads(line)))
-            except (ValueError, RecursionError) as error:
+                read = json.loads(line)
+                document.refuse(read)
+                entries.append(((f"{name}:{number}",), report, read))
+            except (ValueError, RecursionError, InputError) as error:
                 raise InputError(f"{name}, line {number}, is not valid JSON: {error}") from None
     if not entries:
         raise InputError(f"{name} has no task.")
