@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from aeo.core.errors import InputError
+from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Plan, PlannedTrial
 from aeo.layout import Shared
 from aeo.site import WorkerSite
@@ -14,14 +16,21 @@ from aeo.transfer import move
 
 
 def publish(shared: Shared, content: ContentFolder) -> Path:
-    """Copy a folder to where workers fetch it; what is there already is kept. Links inside are copied as files.
+    """Copy a folder to where workers fetch it; what is there already is kept.
+
+    Links that stay inside the folder are copied as what they mean.
 
     Raises:
-        InputError: the folder cannot be read whole.
+        InputError: the folder cannot be read whole, or holds what must not or cannot be copied: a link that leads
+            outside or in a circle, a device, a socket, a pipe.
     """
     target = shared.task(content.digest, content.name)
     if target.exists():
         return target
+    try:
+        _refuse_odd(Path(content.source))
+    except OSError as error:
+        raise InputError(f"cannot be read whole: {error.strerror}.", field=content.source) from None
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix="new.", dir=shared.tasks))
     try:
@@ -32,6 +41,35 @@ def publish(shared: Shared, content: ContentFolder) -> Path:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target
+
+
+def _refuse_odd(folder: Path) -> None:
+    problems = tuple(
+        Problem(message=reason, field=str(path), fix="Replace it by a file or folder of the task's own.")
+        for path, reason in _odd(folder, folder.resolve(), ())
+    )
+    if problems:
+        raise InputError(problems=problems)
+
+
+def _odd(folder: Path, home: Path, around: tuple[Path, ...]) -> Iterator[tuple[Path, str]]:
+    """What is no file and no folder of ``home``'s own; ``around`` are the folders this one is in, resolved."""
+    around = (*around, folder.resolve())
+    for path in sorted(folder.iterdir()):
+        try:
+            real = path.resolve(strict=True)
+            mode = real.stat().st_mode
+        except (OSError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
+            yield path, "is a link that leads nowhere, or cannot be read."
+            continue
+        if not real.is_relative_to(home):
+            yield path, "is a link that leads out of the task's folder."
+        elif real in around:
+            yield path, "is a link to a folder that it lies in."
+        elif stat.S_ISDIR(mode):
+            yield from _odd(path, home, around)
+        elif not stat.S_ISREG(mode):
+            yield path, "is neither a file nor a folder."
 
 
 def _take_place(staged: Path, target: Path) -> None:
