@@ -316,6 +316,34 @@ def test_a_registrys_dataset_by_git_and_its_metric_without_the_registry(tmp_path
     assert (planned["git_url"], planned["path"]) == (url, "many/passing")
 
 
+METRIC = """
+# /// script
+# requires-python = ">=3.8"
+# dependencies = []
+# ///
+import json, sys
+rewards = [json.loads(line) for line in open(sys.argv[2])]
+json.dump({"counted": len(rewards)}, open(sys.argv[4], "w"))
+"""
+
+
+def test_a_metrics_script_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks.passing(tmp_path / "set" / "passing")
+    script = tmp_path / "own" / "metric.py"
+    script.parent.mkdir()
+    script.write_text(METRIC)
+    metric = {"type": "uv-script", "kwargs": {"script_path": "own/metric.py"}}
+    run = tasks.start(
+        tmp_path, {"environment": dict(HOST), "datasets": [{"path": "set"}], "metrics": [metric], "n_attempts": 2}
+    )
+    config = json.loads((run.job_dir / "config.json").read_text())
+    assert config["metrics"] == [{"type": "uv-script", "kwargs": {"script_path": str(script)}}]
+    script.unlink()  # what counts is what was there when it was planned
+    run.run_all()
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    assert run.merge()["stats"]["evals"]["oracle__set"]["metrics"] == [{"counted": 2}]
+
+
 def test_multiplier_and_names(tmp_path: Path) -> None:
     for number in range(3):
         tasks.task(tmp_path / "set" / f"{'long-' * 7}{number}", agent_seconds=10)
@@ -370,6 +398,27 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "nobody",
     ),
     "nothing to run": ({"n_attempts": 1}, "job.yaml:1: datasets", "datasets or tasks"),
+    "missing metric script": (
+        {"datasets": [{"path": "set"}], "metrics": [{"type": "uv-script", "kwargs": {"script_path": "no.py"}}]},
+        "job.yaml:6: metrics[0].kwargs.script_path",
+        "does not exist on the controller",
+    ),
+    "odd metric": (
+        {"datasets": [{"path": "set"}], "metrics": [{"type": "max", "kwargs": {"odd": 1}}]},
+        "job.yaml:5: metrics[0].kwargs",
+        "No metric 'max'",
+    ),
+    "no metric script": (
+        {"datasets": [{"path": "set"}], "metrics": [{"type": "uv-script", "kwargs": {"script_path": 5}}]},
+        "job.yaml:5: metrics[0].kwargs",
+        "No metric 'uv-script'",
+    ),
+    "a circle of links": ({"datasets": [{"path": "circle"}]}, "job.yaml:2: datasets[0]", "recursion"),
+    "a skill with a link that leads out": (
+        {"datasets": [{"path": "set"}], "agents": [{"name": "oracle", "skills": ["./skill"]}]},
+        "job.yaml:6: agents[0].skills[0]",
+        "leads out of",
+    ),
     "a secret": (
         {"agents": [{"name": "oracle", "env": {"MY_TOKEN": "abc"}}], "datasets": [{"path": "set"}]},
         "job.yaml:4: agents[0].env.MY_TOKEN",
@@ -399,6 +448,10 @@ def bad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / folder / "two" / "environment").mkdir(parents=True)
     tasks.task(root / "twin" / "one", solve="false")
     tasks.task(root / "odd" / "a name")
+    (tasks.task(root / "circle" / "one") / "environment" / "x").symlink_to("..")
+    (root / "skill").mkdir()
+    (root / "skill" / "SKILL.md").write_text("---\nname: skill\ndescription: x\n---\n")
+    (root / "skill" / "x").symlink_to("/etc/hostname")
     return root
 
 

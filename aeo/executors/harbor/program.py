@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from aeo.core.errors import ExecutorFailed
@@ -50,7 +51,9 @@ def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
             arguments(harbor_python(), verb),
             input=json.dumps(request).encode(),
             capture_output=True,
-            env=environment(),
+            env=environment(**_with_uv()),
+            # What a metric's script finds around it must not depend on where this process was started.
+            cwd="/" if verb == "merge" else None,
             timeout=_CALL_SECONDS,
             start_new_session=True,
         )
@@ -63,6 +66,17 @@ def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     if "error" in said:
         raise ExecutorFailed(f"Harbor could not {verb}: {said['error']}")
     return said
+
+
+def _with_uv() -> dict[str, str]:
+    """Harbor runs a metric's script by the command ``uv``; ours comes with us, though not always on PATH."""
+    try:
+        import uv
+
+        own = [str(Path(uv.find_uv_bin()).parent)]
+    except (ImportError, FileNotFoundError):
+        own = []
+    return {"PATH": os.pathsep.join([os.environ.get("PATH") or os.defpath, *own])}
 
 
 def last_lines(output: bytes, limit: int = 600) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harbor.metrics.factory import MetricFactory
 from harbor.models.job.config import DatasetConfig, JobConfig
+from harbor.models.metric.config import MetricConfig
 from harbor.models.task.task import Task
 from harbor.models.trial.config import TaskConfig, TrialConfig
 
@@ -45,12 +47,7 @@ def settle(config: JobConfig, folder: str) -> list[str]:
             if reason:
                 faults.add(["tasks", index, "path"], f"{task.path} is no usable task: {reason}")
     for index, metric in enumerate(config.metrics):
-        if "script_path" in metric.kwargs:
-            place = ["metrics", index, "kwargs", "script_path"]
-            path = _absolute(faults, place, Path(metric.kwargs["script_path"]), folder)
-            metric.kwargs["script_path"] = str(path)
-            if not path.is_file():
-                faults.add(place, f"{path} does not exist on the controller.")
+        _settle_metric(faults, ["metrics", index, "kwargs"], metric, folder)
     for holder, key, place in _files(config):
         value = holder[key] if isinstance(holder, list) else getattr(holder, key)
         path = _absolute(faults, place, Path(value), folder)
@@ -59,6 +56,20 @@ def settle(config: JobConfig, folder: str) -> list[str]:
         _put(holder, key, path if isinstance(value, Path) else str(path))
     faults.stop()
     return warnings
+
+
+def _settle_metric(faults: Faults, place: list[str | int], metric: MetricConfig, folder: str) -> None:
+    script = metric.kwargs.get("script_path")
+    if isinstance(script, str):
+        path = _absolute(faults, [*place, "script_path"], Path(script), folder)
+        metric.kwargs["script_path"] = str(path)
+        if not path.is_file():
+            faults.add([*place, "script_path"], f"{path} does not exist on the controller.")
+            return
+    try:
+        MetricFactory.create_metric(metric.type, **metric.kwargs)
+    except (TypeError, ValueError, OSError) as error:
+        faults.add(place, f"No metric {metric.type.value!r} can be made from this: {error}.")
 
 
 def _absolute(faults: Faults, place: list[str | int], path: Path | None, folder: str) -> Path | None:
@@ -168,6 +179,11 @@ def pack(config: JobConfig) -> dict[str, dict[str, str]]:
     for holder, key, place in _files(config):
         path = Path(holder[key] if isinstance(holder, list) else getattr(holder, key))
         files = [path] if path.is_file() else [item for item in sorted(path.rglob("*")) if item.is_file()]
+        for item in files:
+            if item != path and not item.resolve().is_relative_to(path.resolve()):
+                faults = Faults()
+                faults.add(place, f"{item} is a link that leads out of {path}.", "Replace it by a file of its own.")
+                raise faults
         total += sum(item.stat().st_size for item in files)
         if total > _PACK_LIMIT:
             faults = Faults()

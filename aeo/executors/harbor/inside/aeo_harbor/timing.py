@@ -87,7 +87,7 @@ def load(folder: Path, *, disable_verification: bool) -> Loaded:
     """Read a task folder.
 
     Raises:
-        ValueError, OSError, RuntimeError: it is broken.
+        Exception: it is broken.
     """
     task = Task(folder, disable_verification=disable_verification)
     with warnings.catch_warnings():
