@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -60,6 +61,54 @@ def test_demo_without_harbor(tmp_path: Path) -> None:
         # Nothing is left but the job.
         assert list((tmp_path / "tmp").iterdir()) == []
         assert [path.name for path in (tmp_path / "aeo-demo").iterdir()] == ["jobs"]
+    finally:
+        program.destroy()
+
+
+def without_new_python(tmp_path: Path) -> dict[str, str]:
+    """A machine with every program of this one but Pythons, uv and Harbor, where nothing can be fetched."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for program in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            if not re.match(r"python|pypy|pyenv|uv|harbor", program.name) and not (bin / program.name).is_symlink():
+                (bin / program.name).symlink_to(program)
+    home = tmp_path / "home"
+    nowhere = ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "PYENV_ROOT", "UV_CACHE_DIR", "UV_PYTHON_INSTALL_DIR")
+    return {
+        **dict.fromkeys(nowhere, str(home)),
+        "PATH": str(bin),
+        "UV_OFFLINE": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "AEO_HARBOR_PYTHON": "",
+    }
+
+
+def test_demo_without_a_python_for_harbor(tmp_path: Path) -> None:
+    machine = {**own_temporary_folder(tmp_path), **without_new_python(tmp_path)}
+    program = Program(["demo", "--json"], tmp_path, machine)
+    try:
+        assert program.ends(100) == 0, program.output
+        said = [line for line in program.output.splitlines() if "cannot be installed" in line]
+        assert len(said) == 1
+        assert re.match(
+            r"Harbor [\d.]+ is not here and cannot be installed \(.*3\.12.*\): install Python >= 3\.12", said[0]
+        )
+        assert said[0].endswith("The demo runs its command sample instead.")
+        assert "Traceback" not in program.output
+        check(program, tmp_path)
+        assert list((tmp_path / "tmp").iterdir()) == []
+    finally:
+        program.destroy()
+
+
+@pytest.mark.parametrize("asked", [["--executor", "harbor"], ["--environment", "docker"]])
+def test_harbor_asked_for_is_not_replaced(tmp_path: Path, asked: list[str]) -> None:
+    program = Program(["demo", *asked], tmp_path, {**own_temporary_folder(tmp_path), **without_new_python(tmp_path)})
+    try:
+        assert program.ends(60) == 1
+        assert "install Python >= 3.12" in program.output
+        assert list((tmp_path / "tmp").iterdir()) == []
     finally:
         program.destroy()
 
