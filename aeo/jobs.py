@@ -35,18 +35,25 @@ def merge(site: Site, id: str) -> EvaluationState:
         NotFound: no such evaluation.
         Unavailable: the store is away.
     """
-    # Two locks: a merge must not be turned away because a refresh holds the job for a moment.
-    with _alone(site, id, "merge", wait=False) as only, _alone(site, id, "job"):
-        status = evaluations.get(site.db, id)
-        if not only or status.state.final or status.done < status.total:
-            return status.state
-        evaluations.move(site.db, id, EvaluationState.MERGING)
-        try:
-            _close(site, records.read(site.shared.evaluation(id)), status)
-        except Exception as error:
-            log.exception("the merge of %s failed", status.name)
-            return _merge_failed(site, id, error)
-        return _end(site, id, *_closing_state(status))
+    # Two locks: a merge is not turned away because a refresh holds the job for a moment.
+    with _alone(site, id, "merge", wait=False) as only:
+        if not only:
+            return evaluations.get(site.db, id).state
+        with _alone(site, id, "job"):
+            return _merge(site, id)
+
+
+def _merge(site: Site, id: str) -> EvaluationState:
+    status = evaluations.get(site.db, id)
+    if status.state.final or status.done < status.total:
+        return status.state
+    evaluations.move(site.db, id, EvaluationState.MERGING)
+    try:
+        _close(site, records.read(site.shared.evaluation(id)), status)
+    except Exception as error:
+        log.exception("the merge of %s failed", status.name)
+        return _merge_failed(site, id, error)
+    return _end(site, id, *_closing_state(status))
 
 
 def _merge_failed(site: Site, id: str, error: Exception) -> EvaluationState:

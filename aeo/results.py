@@ -18,7 +18,7 @@ from pathlib import Path
 from aeo import executors, records
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, InputError, NotFound
-from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialSummary, WorkerState
+from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary, WorkerState
 from aeo.executors import TrialContext
 from aeo.layout import inside, manifest_of
 from aeo.records import Record
@@ -183,6 +183,8 @@ def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | No
 
     ``logged`` is its row from the event log, which knows more than the folder (who ran it, how often).
     """
+    if trials.state(site.db, record.evaluation.id, trial.name) is TrialState.DONE:
+        return False
     if logged is not None:
         return trials.commit(site.db, record.evaluation.id, logged, "recovered")
     place = inside(Path(record.evaluation.job_dir), trial.name)

@@ -30,7 +30,7 @@ def _pool(site: Site) -> None:
 def everything(site: Site) -> list[str]:
     """Whatever lies in the controller's folders and in the store."""
     return sorted(
-        [str(p.relative_to(site.shared.root)) for p in site.shared.root.rglob("*")]
+        [str(p.relative_to(site.shared.root)) for p in site.shared.root.rglob("*") if p.suffix != ".lock"]
         # Events of an evaluation without a folder are dropped when they are written to disk.
         + [k for k in site.db.client.keys("*") if not k.startswith("aeo:w") and k != "aeo:events"]
     )
@@ -316,7 +316,7 @@ def test_bad_input_says_what_and_leaves_nothing(
 def test_no_worker_online_says_each_ones_state(site: Site) -> None:
     for id in ("a", "b", "c"):
         workers.set_state(site.db, id, WorkerState.PAUSED, "maintenance")
-    with pytest.raises(InputError, match="a is paused, b is paused, c is paused"):
+    with pytest.raises(InputError, match="a is paused: maintenance, b is paused: maintenance, c is paused: maintenance"):
         submit(site, {"trials": 1})
 
 

@@ -15,6 +15,7 @@ S = EvaluationState
 #: How to get into each state from `RUNNING`.
 PATHS = {
     S.RUNNING: (),
+    S.PAUSED: (S.PAUSED,),
     S.CANCELLING: (S.CANCELLING,),
     S.MERGING: (S.MERGING,),
     S.SUCCEEDED: (S.MERGING, S.SUCCEEDED),
@@ -110,7 +111,7 @@ def test_open_ones_are_listed_oldest_first(db: Db) -> None:
         stored(db, {"b": ["t"]}, id=f"e{n}", name=f"job{n}", at=SUBMITTED - timedelta(minutes=n))
         for step in PATHS[state]:
             assert evaluations.move(db, f"e{n}", step)
-    assert evaluations.open_ids(db) == ["e2", "e1", "e0"]
+    assert evaluations.open_ids(db) == ["e3", "e2", "e1", "e0"]
 
 
 @pytest.mark.parametrize("start", S, ids=lambda s: s.value)

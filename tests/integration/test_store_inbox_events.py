@@ -146,7 +146,7 @@ def test_an_event_is_one_line_of_json(db: Db) -> None:
     stored(db, {"b1": ["t1"]})
     trials.commit(db, "e1", a_row("t1", outcome=Outcome.INVALID), "k")
     event = events.take(db, 10)[-1][1]
-    line = event.line()
+    line = event.line("7-1")
     assert line.endswith("\n")
     assert line.count("\n") == 1
     read = json.loads(line)

@@ -1,0 +1,549 @@
+"""Repairs: after each small fault the evaluation still ends, and every trial counts once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine import closed, logged, register, result, running, submit, worker_site
+from waiting import eventually
+
+from aeo import batches, contents, control, dispatch, evaluations, event_log, jobs, outbox, recovery, results
+from aeo.core.errors import TransferFailed, Unavailable
+from aeo.core.model import Batch, EvaluationState, Heartbeat, Outcome, TrialState, WorkerState
+from aeo.executors import sleep
+from aeo.layout import manifest_of
+from aeo.site import Site
+from aeo.store import connection, health, inbox, trials, workers
+from aeo.store import evaluations as store
+from aeo.store.evaluations import BatchState
+from aeo.transfer import manifest as manifests
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    """Two workers of one slot, and repairs that do not wait."""
+    for id in ("a", "b"):
+        register(site, id, slots=1)
+    health.mark_recovered(site.db)
+    quick = replace(site.config, poll_interval=0.01, grace_seconds=0.05, refresh_seconds=0.2)
+    return replace(site, config=quick)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "RECLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(recovery, "RESEND_SECONDS", 0.0)
+    monkeypatch.setattr(control, "REPAIR_SECONDS", 0.1)
+    monkeypatch.setattr(control, "AFTER_FAILURE", 0.05)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*args: object, **named: object) -> None:
+        raise error
+
+    return fail
+
+
+def only_batch(site: Site, id: str) -> Batch:
+    (status,) = store.batches(site.db, id)
+    return status.batch
+
+
+def beat(site: Site, id: str, **fields: Any) -> None:
+    heartbeat = Heartbeat(boot="boot", at=connection.now(site.db), **fields)
+    workers.beat(site.db, id, heartbeat, ttl_seconds=3600)
+
+
+def repaired(site: Site, until: Callable[[], object]) -> None:
+    def round() -> object:
+        recovery.reconcile(site)
+        for id in store.open_ids(site.db):
+            jobs.merge(site, id)
+        return until()
+
+    eventually(round)
+
+
+def state(site: Site, id: str) -> EvaluationState:
+    return store.get(site.db, id).state
+
+
+def test_a_trial_lost_while_its_evaluation_is_cancelled(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}, workers=["a"]).id
+    store.start_batch(site.db, only_batch(site, id))
+    assert trials.claim(site.db, only_batch(site, id), token="t", lease_seconds=0.01)
+    evaluations.cancel(site, id)
+    repaired(site, lambda: state(site, id) is EvaluationState.CANCELLED)
+
+
+def test_a_cancel_that_died_half_way_is_finished(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 3}).id
+    store.move(site.db, id, EvaluationState.CANCELLING, "and then killed")
+    repaired(site, lambda: state(site, id) is EvaluationState.CANCELLED)
+    assert store.get(site.db, id).outcomes[Outcome.CANCELLED] == 3
+
+
+def test_cancelling_again_finishes_what_the_first_call_began(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 3}).id
+    store.move(site.db, id, EvaluationState.CANCELLING, "and then killed")
+    assert evaluations.cancel(site, id).done == 3
+
+
+def test_a_batch_its_worker_does_not_know_is_ended_and_another_sent(site: Site, tmp_path: Path) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    batch = only_batch(site, id)
+    store.start_batch(site.db, batch)  # then the worker was killed and started again
+
+    def ended() -> bool:
+        beat(site, "a")
+        return store.batches(site.db, id)[-1].batch != batch or len(store.batches(site.db, id)) > 1
+
+    repaired(site, ended)
+    with running(site, tmp_path, "a"):
+        assert closed(site, id).state is EvaluationState.SUCCEEDED
+
+
+def test_a_batch_its_worker_names_is_left_alone(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    batch = only_batch(site, id)
+    store.start_batch(site.db, batch)
+    for _ in range(5):
+        beat(site, "a", batches=(batch.id,), busy=1)
+        recovery.reconcile(site)
+    assert [status.state for status in store.batches(site.db, id)] == [BatchState.STARTED]
+
+
+def test_a_lost_message_is_sent_again(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    lists = dispatch.lists_of(dispatch.queue_of("a"))
+    site.db.client.delete(*lists)  # taken by a worker that died before it began
+
+    def waiting() -> bool:
+        beat(site, "a")
+        return sum(health.queue_lengths(site.db, lists).values()) == 1
+
+    repaired(site, waiting)
+    recovery.reconcile(site)
+    assert sum(health.queue_lengths(site.db, lists).values()) == 1
+    assert len(store.batches(site.db, id)) == 1
+
+
+def test_a_full_workers_batch_is_not_sent_again(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    lists = dispatch.lists_of(dispatch.queue_of("a"))
+    site.db.client.delete(*lists)
+    for _ in range(3):
+        beat(site, "a", batches=("another",), busy=1)
+        recovery.reconcile(site)
+    assert sum(health.queue_lengths(site.db, lists).values()) == 0
+    assert len(store.batches(site.db, id)) == 1
+
+
+def test_a_store_that_is_away_when_a_batch_ends(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    with monkeypatch.context() as patch:
+        for module, name in ((trials, "claim"), (store, "end_batch"), (workers, "count_batch")):
+            patch.setattr(module, name, raising(Unavailable("away")))
+        with pytest.raises(Unavailable):
+            batches.run(worker_site(site, tmp_path, "a"), only_batch(site, id))
+    assert store.batches(site.db, id)[0].state is BatchState.STARTED
+
+    def gone_on() -> bool:
+        beat(site, "a")
+        return len(store.batches(site.db, id)) > 1
+
+    repaired(site, gone_on)
+
+
+def arrivals(site: Site, root: Path, *names: str) -> None:
+    """One evaluation of one trial each, their results in the inbox and not looked at."""
+    for number, name in enumerate(names):
+        submit(site, {"name": name, "trials": 1}, workers=["ab"[number]])
+    with running(site, root, "a", "b", with_control=False):
+        eventually(lambda: inbox.length(site.db) == len(names))
+
+
+def commit_all(site: Site, rounds: int = 6) -> None:
+    for _ in range(rounds):
+        control._attempt(lambda: control._commit_next(site))
+
+
+def test_a_job_folder_taken_away_holds_up_nobody(site: Site, tmp_path: Path) -> None:
+    arrivals(site, tmp_path, "one", "two")
+    shutil.rmtree(site.shared.job("one"))
+    commit_all(site)
+    for name in ("one", "two"):
+        id = store.find(site.db, name).id
+        assert jobs.merge(site, id) is EvaluationState.SUCCEEDED
+        assert result(site, name)["stats"]["n_completed_trials"] == 1
+
+
+def test_a_result_that_cannot_be_moved_lets_the_others_pass(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals(site, tmp_path, "one", "two")
+    real = results._rename
+
+    def rename(source: Path, target: Path) -> None:
+        if target.parent.name == "one":
+            raise PermissionError(13, "not yours")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "_rename", rename)
+        commit_all(site)
+        assert (store.find(site.db, "one").done, store.find(site.db, "two").done) == (0, 1)
+    commit_all(site, 2)
+    assert store.find(site.db, "one").done == 1
+
+
+def test_a_plug_ins_fault_on_one_result_rejects_that_one(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals(site, tmp_path, "one", "two")
+    id, real = store.find(site.db, "one").id, type(sleep.executor).summarise
+
+    def summarise(self: Any, trial: Any, folder: Path) -> Any:
+        if id in str(folder) or "/one/" in str(folder):
+            raise KeyError("a bug")
+        return real(self, trial, folder)
+
+    monkeypatch.setattr(type(sleep.executor), "summarise", summarise)
+    commit_all(site)
+    assert (store.find(site.db, "one").done, store.find(site.db, "two").done) == (0, 1)
+    assert store.find(site.db, "one").pending == 1
+
+
+def test_a_rejection_interrupted_anywhere_is_finished(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in ((trials, "requeue"), (results.events, "emit"), (results, "_supersede"), (results, "_forget")):
+        name = step[1].strip("_")
+        submit(site, {"name": name, "trials": 1}, workers=["a"])
+        with running(site, tmp_path / name, "a", with_control=False):
+            eventually(lambda: inbox.length(site.db) == 1)
+        id = store.find(site.db, name).id
+        (folder,) = (path for path in (site.shared.inbox / id).iterdir() if path.is_dir())
+        (folder / "more").write_text("what the manifest does not list")
+        with monkeypatch.context() as patch:
+            patch.setattr(*step, raising(Unavailable("away")))
+            commit_all(site, 1)
+        commit_all(site, 3)
+        assert store.get(site.db, id).pending == 1, name
+        assert inbox.length(site.db) == 0
+
+
+def test_a_merge_that_fails_is_tried_again(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals(site, tmp_path, "x")
+    commit_all(site, 1)
+    id = store.find(site.db, "x").id
+    with monkeypatch.context() as patch:
+        patch.setattr(type(sleep.executor), "merge", raising(KeyError("a bug")))
+        assert jobs.merge(site, id) is EvaluationState.MERGING
+        assert "merge failed" in store.get(site.db, id).reason
+    assert jobs.merge(site, id) is EvaluationState.SUCCEEDED
+    assert store.get(site.db, id).reason == ""
+    assert result(site, "x")["finished_at"] is not None
+
+
+def test_a_merge_that_always_fails_ends(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals(site, tmp_path, "x")
+    commit_all(site, 1)
+    id = store.find(site.db, "x").id
+    monkeypatch.setattr(type(sleep.executor), "merge", raising(OSError(28, "No space left on device")))
+    repaired(site, lambda: state(site, id) is EvaluationState.FAILED)
+    assert "No space left" in store.get(site.db, id).reason
+
+
+def test_a_worker_that_was_removed_does_not_stop_the_others(site: Site, tmp_path: Path) -> None:
+    id = submit(site, {"name": "x", "trials": 4}, workers=["a", "b"]).id
+    for status in store.batches(site.db, id):
+        store.start_batch(site.db, status.batch)
+        store.end_batch(site.db, status.batch)
+    workers.remove(site.db, "b")
+    with running(site, tmp_path, "a"):
+        assert closed(site, id).state is EvaluationState.SUCCEEDED
+
+
+def test_why_an_evaluation_waits_can_be_read(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 4}, workers=["a"]).id
+    workers.set_state(site.db, "a", WorkerState.PAUSED, "new disk")
+    store.end_batch(site.db, only_batch(site, id))
+    recovery.reconcile(site)
+    assert "a is paused: new disk" in store.get(site.db, id).reason
+    workers.set_state(site.db, "a", WorkerState.ONLINE)
+    recovery.reconcile(site)
+    assert store.get(site.db, id).reason == ""
+
+
+def test_a_store_wiped_under_a_running_controller(site: Site, tmp_path: Path) -> None:
+    with running(site, tmp_path, "a", "b"):
+        id = submit(site, {"name": "x", "trials": 6, "seconds": 0.4}).id
+        eventually(lambda: store.get(site.db, id).done >= 1)
+        site.db.client.flushall()
+        for worker in ("a", "b"):
+            register(site, worker, slots=1)
+        status = closed(site, id)
+    assert status.state is EvaluationState.SUCCEEDED
+    committed = [event["trial"] for event in logged(site, id) if event["kind"] == "committed"]
+    assert len(set(committed)) == 6
+    assert result(site, "x")["stats"]["n_completed_trials"] == 6
+
+
+def test_a_running_trial_takes_its_lease_back_after_a_wipe(site: Site, tmp_path: Path) -> None:
+    with running(site, tmp_path, "a", with_control=False):
+        id = submit(site, {"name": "x", "trials": 1, "seconds": 4}, workers=["a"]).id
+        (before,) = eventually(lambda: trials.running(site.db, id))
+        site.db.client.flushall()
+        recovery.recover(site)
+        (after,) = eventually(lambda: trials.running(site.db, id))
+    assert after.claim.token == before.claim.token
+    commit_all(site, 1)
+    assert store.get(site.db, id).done == 1
+    kinds = [event["kind"] for event in logged(site, id)]
+    assert (kinds.count("reclaimed"), kinds.count("requeued"), kinds.count("committed")) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("wiped", [False, True], ids=["restart", "wipe"])
+def test_a_cancelled_evaluation_never_runs_again(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wiped: bool
+) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    evaluations.cancel(site, id)
+    closed(site, id)
+    logged(site, id)
+    if wiped:
+        site.db.client.flushall()
+        register(site, "a")
+        with monkeypatch.context() as patch:  # killed in the middle of it
+            patch.setattr(trials, "cancel_pending", raising(Unavailable("killed")))
+            control._attempt(lambda: recovery.recover(site))
+    recovery.recover(site)
+    status = store.get(site.db, id)
+    assert (status.state, status.running) == (EvaluationState.CANCELLED, 0)
+    assert store.batches(site.db, id) == [] or not wiped
+    assert [event for event in logged(site, id) if event["kind"] == "claimed"] == []
+
+
+def test_what_was_known_of_a_run_survives_a_wipe(site: Site, tmp_path: Path) -> None:
+    with running(site, tmp_path, "a"):
+        id = submit(site, {"name": "x", "tasks": 2, "fail": {"task-1": ["die"]}}, workers=["a"]).id
+        closed(site, id)
+    logged(site, id)
+    before = sorted(trials.rows_since(site.db, id, 0), key=lambda row: row.summary.trial)
+    site.db.client.flushall()
+    recovery.recover(site)
+    assert sorted(trials.rows_since(site.db, id, 0), key=lambda row: row.summary.trial) == before
+    assert {row.worker for row in before} == {"a"}
+    assert sorted(row.attempt for row in before) == [1, 2]
+
+
+def test_a_broken_worker_is_paused_and_the_others_do_its_work(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sleep.SleepSession._run
+
+    def run(self: Any, trial: Any, context: Any, on_event: Any) -> Any:
+        if "/b/" in str(context.trial_dir):
+            trial = replace(trial, payload={**trial.payload, "seconds": 0, "endings": ["infra"] * 9})
+        return real(self, trial, context, on_event)
+
+    monkeypatch.setattr(sleep.SleepSession, "_run", run)
+    with running(site, tmp_path, "a", "b"):
+        id = submit(site, {"name": "x", "trials": 20, "seconds": 0.2}).id
+        status = closed(site, id)
+    assert status.state is EvaluationState.SUCCEEDED
+    assert status.outcomes[Outcome.SCORED] == 20
+    broken = workers.get(site.db, "b")
+    assert broken.state is WorkerState.PAUSED
+    assert "EnvironmentStartTimeoutError" in broken.note
+    # What the infrastructure failed is kept beside, as an earlier attempt.
+    assert list((site.shared.evaluation(id) / "superseded").iterdir())
+
+
+def test_an_evaluation_that_fails_everywhere_is_paused_with_the_reason(site: Site, tmp_path: Path) -> None:
+    site = replace(site, config=replace(site.config, breaker_runs=6, worker_breaker_runs=0))
+    fail = {f"task-{n}": "infra" for n in range(1, 13)}
+    with running(site, tmp_path, "a", "b"):
+        id = submit(site, {"name": "x", "tasks": 12, "fail": fail}).id
+        eventually(lambda: state(site, id) is EvaluationState.PAUSED)
+        assert "6 of the last 6 runs failed by infrastructure" in store.get(site.db, id).reason
+        evaluations.resume(site, id)
+        assert state(site, id) in (EvaluationState.RUNNING, EvaluationState.PAUSED)
+        evaluations.cancel(site, id)
+        assert closed(site, id).state is EvaluationState.CANCELLED
+
+
+def test_a_paused_evaluation_starts_nothing_and_goes_on_when_resumed(site: Site, tmp_path: Path) -> None:
+    with running(site, tmp_path, "a"):
+        id = submit(site, {"name": "x", "trials": 10, "seconds": 0.1}, workers=["a"]).id
+        eventually(lambda: store.get(site.db, id).done >= 1)
+        evaluations.pause(site, id)
+        eventually(lambda: store.get(site.db, id).running == 0)
+        assert store.get(site.db, id).pending > 0
+        assert state(site, id) is EvaluationState.PAUSED
+        evaluations.resume(site, id)
+        assert closed(site, id).state is EvaluationState.SUCCEEDED
+
+
+def test_a_worker_whose_batches_fail_is_paused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = contents.fetch
+
+    def fetch(place: Any, *rest: Any) -> Any:
+        if place.config.worker_id == "b":
+            raise TransferFailed("no such folder", permanent=True)
+        return real(place, *rest)
+
+    monkeypatch.setattr(contents, "fetch", fetch)
+    with running(site, tmp_path, "a", "b"):
+        id = submit(site, {"name": "x", "trials": 8, "seconds": 0.3}).id
+        eventually(lambda: workers.get(site.db, "b").state is WorkerState.PAUSED or store.get(site.db, id).done == 8)
+        assert closed(site, id).state is EvaluationState.SUCCEEDED
+        assert len(store.batches(site.db, id)) < 12
+
+
+def test_a_worker_that_takes_no_work_gets_none(site: Site, tmp_path: Path) -> None:
+    id = submit(site, {"name": "x", "trials": 2}, workers=["a"]).id
+    full = replace(worker_site(site, tmp_path, "a"), draining=lambda: "disk nearly full")
+    assert batches.run(full, only_batch(site, id))["note"] == "disk nearly full"
+    beat(site, "a", draining="disk nearly full: 3 MiB free")
+    for _ in range(3):
+        recovery.reconcile(site)
+    assert len(store.batches(site.db, id)) == 1
+    assert "disk nearly full: 3 MiB free" in store.get(site.db, id).reason
+
+
+def test_a_cancel_while_the_task_is_fetched_stops_the_trial(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetching, go_on, real = threading.Event(), threading.Event(), contents.fetch
+
+    def slow(*args: Any) -> Any:
+        fetching.set()
+        assert go_on.wait(20)
+        return real(*args)
+
+    monkeypatch.setattr(contents, "fetch", slow)
+    with running(site, tmp_path, "a"):
+        id = submit(site, {"name": "x", "trials": 1, "seconds": 120}, workers=["a"]).id
+        assert fetching.wait(20)
+        evaluations.cancel(site, id)
+        go_on.set()
+        assert closed(site, id, 20).state is EvaluationState.CANCELLED
+
+
+def test_a_row_is_of_the_run_whose_folder_is_in_the_job(site: Site, tmp_path: Path) -> None:
+    arrivals(site, tmp_path, "x")
+    arrival = inbox.take(site.db, 1)
+    assert arrival is not None
+    folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
+    late = folder.with_name(f"{arrival.trial}.late")
+    shutil.copytree(folder, late)
+    document = json.loads((late / "result.json").read_text())
+    document["verifier_result"]["rewards"]["reward"] = 0.25
+    (late / "result.json").write_text(json.dumps(document))
+    first = manifests.load(manifest_of(folder))
+    fields = {"evaluation": arrival.evaluation, "trial": arrival.trial, "token": "late", "worker": "b", "attempt": 2}
+    second = manifests.make(late, started_at=first.started_at, finished_at=first.finished_at, **fields)  # type: ignore[arg-type]
+    manifests.save(second, manifest_of(late))
+    # The first is in the job, but the store lost its last second and never heard of it.
+    folder.rename(site.shared.job("x") / arrival.trial)
+    assert not results.commit(site, replace(arrival, token="late"))
+    row = trials.row(site.db, arrival.evaluation, arrival.trial)
+    assert row is not None
+    assert row.summary.rewards == {"reward": 1.0}
+    assert (site.shared.superseded(arrival.evaluation, arrival.trial, "late") / "result.json").is_file()
+
+
+def test_a_push_that_never_works_does_not_hold_up_a_cancel(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "CANCEL_PUSH_SECONDS", 0.1)
+    monkeypatch.setattr(outbox.move, "push", raising(TransferFailed("Permission denied", permanent=True)))
+    site = replace(site, config=replace(site.config, lease_seconds=1.0))
+    with running(site, tmp_path, "a"):
+        id = submit(site, {"name": "x", "trials": 1}, workers=["a"]).id
+        eventually(lambda: any(run.phase.startswith("cannot push") for run in trials.running(site.db, id)))
+        evaluations.cancel(site, id)
+        beat(site, "a")
+        assert closed(site, id, 20).state is EvaluationState.CANCELLED
+
+
+def test_a_result_half_way_into_the_outbox(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    id = submit(site, {"name": "x", "trials": 1}, workers=["a"]).id
+    place = worker_site(site, tmp_path, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", raising(Killed()))  # type: ignore[arg-type]
+        with pytest.raises(Killed):
+            batches.run(place, only_batch(site, id))
+    stop = threading.Event()
+    thread = threading.Thread(target=outbox.keep, args=(worker_site(site, tmp_path, "a"), stop))
+    thread.start()
+    eventually(lambda: not list(place.local.outbox.rglob("*.json")))
+    stop.set()
+    thread.join()
+    assert trials.states(site.db, id) == dict.fromkeys(trials.states(site.db, id), TrialState.PENDING)
+
+
+def test_an_event_is_logged_once_though_the_writer_dies(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = submit(site, {"name": "x", "trials": 2}).id
+    with monkeypatch.context() as patch:
+        patch.setattr(event_log.events, "forget", raising(Unavailable("killed")))
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                event_log.write(site)
+    path = site.shared.events(id)
+    with path.open("a") as log:
+        log.write('{"id": "9')  # torn by the crash
+    evaluations.cancel(site, id)
+    events = logged_whole(site, id)
+    assert [event["kind"] for event in events].count("submitted") == 1
+    assert len({event["id"] for event in events}) == len(events)
+    assert event_log.last_state(events) == (EvaluationState.CANCELLING, "cancelled by a person")
+
+
+def logged_whole(site: Site, id: str) -> list[Any]:
+    while event_log.write(site):
+        pass
+    return list(event_log.read(site.shared.events(id)))
+
+
+def test_a_submission_that_died_is_forgotten_and_one_under_way_is_not(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}).id
+    site.shared.evaluation(id).rename(site.shared.evaluations / "elsewhere")
+    with site.shared.submitting():
+        recovery.reconcile(site)
+        assert store.get(site.db, id).id == id
+    recovery.reconcile(site)
+    assert store.open_ids(site.db) == []
+
+
+def test_merge_is_closed_by_one_at_a_time(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals(site, tmp_path, "x")
+    commit_all(site, 1)
+    id = store.find(site.db, "x").id
+    inside, go_on, real = threading.Event(), threading.Event(), type(sleep.executor).merge
+
+    def slow(self: Any, *args: Any) -> None:
+        inside.set()
+        assert go_on.wait(20)
+        real(self, *args)
+
+    monkeypatch.setattr(type(sleep.executor), "merge", slow)
+    thread = threading.Thread(target=jobs.merge, args=(site, id))
+    thread.start()
+    assert inside.wait(20)
+    assert jobs.merge(site, id) is EvaluationState.MERGING
+    go_on.set()
+    thread.join()
+    assert state(site, id) is EvaluationState.SUCCEEDED
