@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from harbor_tasks import needed_harbor
-from programs import free_port
-from waiting import eventually
+from viewer import get, viewer
 
 from aeo import samples
 from aeo.core.errors import ExecutorFailed
@@ -102,44 +98,11 @@ def jobs(tmp_path_factory) -> dict[str, tuple[Path, list[TrialSummary]]]:
 
 
 @pytest.fixture(scope="module")
-def view(harbor_python, jobs) -> Iterator[str]:
+def view(jobs) -> Iterator[str]:
     """Address of a running ``harbor view`` over the jobs."""
     folder = jobs["slept"][0].parent
-    port = free_port()
-    log = folder.parent / "view.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [harbor_python, "-m", "harbor.cli.main", "view", str(folder), "--port", str(port), "--no-build"],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "HARBOR_TELEMETRY": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-            start_new_session=True,
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        eventually(lambda: server.poll() is not None or _answers(f"{address}/api/health"), 60, pause=0.1)
-        assert server.poll() is None, log.read_text()
+    with viewer(folder, folder.parent / "view.log") as address:
         yield address
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        get(url)
-    except (urllib.error.URLError, ConnectionError):
-        return False
-    return True
-
-
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=20) as response:
-        return json.loads(response.read())
 
 
 @pytest.mark.parametrize("name", ["slept", "invalid", "commands"])
