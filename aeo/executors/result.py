@@ -16,7 +16,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -202,24 +202,24 @@ def summarise(trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
     if any(document.get(name) != value for name, value in expected.items()):
         raise InputError(f"is of another trial than {trial.name!r}.", field="result.json")
     errors = _errors(document)
-    rewards = usable_rewards(_part(document, "verifier_result").get("rewards"))
+    rewards = usable_rewards(part(document, "verifier_result").get("rewards"))
     outcome = _outcome(tuple(kind for kind, _ in errors), rewards)
     error_type, message = errors[0] if errors else ("", "")
     if outcome is Outcome.INVALID and not errors:
         error_type, message = REWARD_UNREADABLE, "There is no reward, or it is no finite number."
-    used = _part(document, "agent_result")
+    used = [part(document, "agent_result")]
     return TrialSummary(
         trial=trial.name,
         task=trial.task,
         outcome=outcome,
         rewards=rewards if outcome is Outcome.SCORED else {},
-        started_at=_time(document, "started_at"),
-        finished_at=_time(document, "finished_at"),
-        phases=_phases(document),
-        input_tokens=_count(used, "n_input_tokens"),
-        cache_tokens=_count(used, "n_cache_tokens"),
-        output_tokens=_count(used, "n_output_tokens"),
-        cost_usd=_cost(used),
+        started_at=moment(document, "started_at"),
+        finished_at=moment(document, "finished_at"),
+        phases=durations([document]),
+        input_tokens=count(used, "n_input_tokens"),
+        cache_tokens=count(used, "n_cache_tokens"),
+        output_tokens=count(used, "n_output_tokens"),
+        cost_usd=cost(used),
         error_type=error_type,
         error_message=message,
         error_types=tuple(kind for kind, _ in errors),
@@ -292,7 +292,7 @@ def _outcome(error_types: tuple[str, ...], rewards: Mapping[str, float]) -> Outc
 
 
 def _errors(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    error = _part(document, "exception_info")
+    error = part(document, "exception_info")
     if not error:
         return []
     kind, message = error.get("exception_type"), error.get("exception_message", "")
@@ -301,8 +301,13 @@ def _errors(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(clean(kind)[:200], clean(message)[:MESSAGE_LIMIT])]
 
 
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = document.get(name)
+def part(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object inside an untrusted one; empty when it is missing or null.
+
+    Raises:
+        InputError: it is no object.
+    """
+    value = holder.get(name)
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -310,41 +315,60 @@ def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _time(document: Mapping[str, Any], name: str) -> datetime | None:
-    value = document.get(name)
+def moment(holder: Mapping[str, Any], name: str) -> datetime | None:
+    """A time, in UTC; one without a zone is taken as such.
+
+    Raises:
+        InputError: it is no time.
+    """
+    value = holder.get(name)
     if value is None:
         return None
     try:
         # Python 3.10 does not read the Z.
-        moment = datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+        read = datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
+        return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise InputError("is no time.", field=name) from None
 
 
-def _phases(document: Mapping[str, Any]) -> dict[str, float]:
-    phases = {}
+def durations(holders: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of each phase that ended, over a trial and its steps.
+
+    Raises:
+        InputError: a time is none.
+    """
+    phases: dict[str, float] = {}
     for phase, name in PHASES.items():
-        times = _part(document, name)
-        begin, end = _time(times, "started_at"), _time(times, "finished_at")
-        if begin and end:
-            phases[phase] = max(0.0, (end - begin).total_seconds())
+        for holder in holders:
+            times = part(holder, name)
+            begin, end = moment(times, "started_at"), moment(times, "finished_at")
+            if begin and end:
+                phases[phase] = phases.get(phase, 0.0) + max(0.0, (end - begin).total_seconds())
     return phases
 
 
-def _count(document: Mapping[str, Any], name: str) -> int | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise InputError("is no count.", field=name)
-    return value
+def count(holders: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    """The sum of a count; None when nobody has it.
+
+    Raises:
+        InputError: it is no count.
+    """
+    values = [holder[name] for holder in holders if holder.get(name) is not None]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+            raise InputError("is no count.", field=name)
+    return sum(values) if values else None
 
 
-def _cost(document: Mapping[str, Any]) -> float | None:
-    value = document.get("cost_usd")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**53:
-        raise InputError("is no amount.", field="cost_usd")
-    return float(value)
+def cost(holders: Sequence[Mapping[str, Any]]) -> float | None:
+    """The sum of ``cost_usd``; None when nobody has it.
+
+    Raises:
+        InputError: it is no amount.
+    """
+    values = [holder["cost_usd"] for holder in holders if holder.get("cost_usd") is not None]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**53:
+            raise InputError("is no amount.", field="cost_usd")
+    return float(sum(values)) if values else None

@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from aeo.core.errors import ExecutorFailed, InputError
-from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec, TrialSummary
+from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec
 from aeo.core.names import check_name
-from aeo.executors import Executor, JobProgress, Session, SubmittedFile, TrialContext, folder, result
+from aeo.executors import Executor, Session, SubmittedFile, TrialContext, folder, result
 from aeo.executors.fields import Fields, Report, is_number
 from aeo.executors.statistics import CANCELLED
 
@@ -270,22 +270,11 @@ class Sleep:
         speed = float(os.environ.get(SPEED) or 1.0)
         return SleepSession(evaluation, speed if speed > 0 else 1.0)
 
-    def fail(
-        self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
-    ) -> None:
-        folder.fail(evaluation, trial, context, error_type, message)
-
-    def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
-        return result.summarise(trial, trial_dir)
-
-    def start_job(self, evaluation: Evaluation, job_dir: Path) -> None:
-        folder.start(evaluation, job_dir)
-
-    def refresh_job(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
-        folder.refresh_job(evaluation, job_dir, progress)
-
-    def merge(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
-        folder.merge(evaluation, job_dir, progress)
+    fail = staticmethod(folder.fail)
+    summarise = staticmethod(result.summarise)
+    start_job = staticmethod(folder.start)
+    refresh_job = staticmethod(folder.refresh_job)
+    merge = staticmethod(folder.merge)
 
     def sweep(self, workdir: Path) -> None:
         """Nothing is left by a session without processes."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from aeo import codec
-from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec, TrialSummary
-from aeo.executors import Executor, JobProgress, Session, SubmittedFile, TrialContext, folder, result
+from aeo.core.model import Evaluation, Needs, Plan, Spec
+from aeo.executors import Executor, Session, SubmittedFile, folder, result
 from aeo.executors.command import session, tasks
 
 #: Seconds beyond a task's own time-out until the platform's deadline.
@@ -49,25 +49,12 @@ class Command:
     def open(self, evaluation: Evaluation, workdir: Path) -> Session:
         return session.CommandSession(evaluation, workdir)
 
-    def fail(
-        self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
-    ) -> None:
-        folder.fail(evaluation, trial, context, error_type, message)
-
-    def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
-        return result.summarise(trial, trial_dir)
-
-    def start_job(self, evaluation: Evaluation, job_dir: Path) -> None:
-        folder.start(evaluation, job_dir)
-
-    def refresh_job(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
-        folder.refresh_job(evaluation, job_dir, progress)
-
-    def merge(self, evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
-        folder.merge(evaluation, job_dir, progress)
-
-    def sweep(self, workdir: Path) -> None:
-        session.sweep(workdir)
+    fail = staticmethod(folder.fail)
+    summarise = staticmethod(result.summarise)
+    start_job = staticmethod(folder.start)
+    refresh_job = staticmethod(folder.refresh_job)
+    merge = staticmethod(folder.merge)
+    sweep = staticmethod(session.sweep)
 
 
 executor: Executor = Command()

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from aeo.core.errors import InputError
 from aeo.core.model import Outcome, PlannedTrial, TrialSummary
-from aeo.executors.result import MESSAGE_LIMIT, clean, read_json, usable_rewards
+from aeo.executors.result import (
+    MESSAGE_LIMIT,
+    clean,
+    cost,
+    count,
+    durations,
+    moment,
+    part,
+    read_json,
+    usable_rewards,
+)
+from aeo.executors.statistics import CANCELLED
 
 #: Largest ``result.json``, bytes: Harbor keeps token-level details of rollouts in it.
 SIZE_LIMIT = 64 * 1024 * 1024
 #: Steps a trial may have.
 _STEP_LIMIT = 1000
-_CANCELLED = "CancelledError"
 #: Errors after which a reward does not count (Harbor 0.26, ``models/trial/error_policy.py``).
 INVALIDATING = frozenset(
     {
@@ -43,12 +52,6 @@ _ITS_OWN = frozenset(
         "ContentPolicyViolationError",
     }
 )
-_PHASES = {
-    "environment": "environment_setup",
-    "agent_setup": "agent_setup",
-    "agent": "agent_execution",
-    "verifier": "verifier",
-}
 
 
 def summarise(trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
@@ -58,9 +61,9 @@ def summarise(trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
         raise InputError(f"is of another trial than {trial.name!r}.", field="result.json")
     steps = _steps(document)
     errors = [error for holder in (document, *steps) for error in _error(holder)]
-    rewards = usable_rewards(_part(document, "verifier_result").get("rewards"))
+    rewards = usable_rewards(part(document, "verifier_result").get("rewards"))
     outcome = _outcome(errors, rewards)
-    used = [_part(holder, "agent_result") for holder in ((document,) if document.get("agent_result") else steps)]
+    used = [part(holder, "agent_result") for holder in ((document,) if document.get("agent_result") else steps)]
     error_type, message = (errors[0][0], errors[0][1]) if errors else ("", "")
     if outcome is Outcome.INVALID and not errors:
         error_type, message = (
@@ -72,13 +75,13 @@ def summarise(trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
         task=trial.task,
         outcome=outcome,
         rewards=rewards if outcome is Outcome.SCORED else {},
-        started_at=_time(document, "started_at"),
-        finished_at=_time(document, "finished_at"),
-        phases=_phases(document, steps),
-        input_tokens=_sum(used, "n_input_tokens"),
-        cache_tokens=_sum(used, "n_cache_tokens"),
-        output_tokens=_sum(used, "n_output_tokens"),
-        cost_usd=_cost(used),
+        started_at=moment(document, "started_at"),
+        finished_at=moment(document, "finished_at"),
+        phases=durations([document, *steps]),
+        input_tokens=count(used, "n_input_tokens"),
+        cache_tokens=count(used, "n_cache_tokens"),
+        output_tokens=count(used, "n_output_tokens"),
+        cost_usd=cost(used),
         error_type=error_type,
         error_message=message,
         error_types=tuple(kind for kind, _, _ in errors),
@@ -90,20 +93,20 @@ def _outcome(errors: list[tuple[str, str, bool]], rewards: Mapping[str, float]) 
     if rewards and all(valid for _, _, valid in errors):
         return Outcome.SCORED
     kinds = {kind for kind, _, _ in errors}
-    if _CANCELLED in kinds:
+    if CANCELLED in kinds:
         return Outcome.CANCELLED
     return Outcome.INFRA_ERROR if kinds - _ITS_OWN else Outcome.INVALID
 
 
 def _error(holder: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Type, message, and whether a reward counts in spite of it."""
-    error = _part(holder, "exception_info")
+    error = part(holder, "exception_info")
     if not error:
         return
     kind, message = error.get("exception_type"), error.get("exception_message")
     if not isinstance(kind, str) or not kind or not isinstance(message, str):
         raise InputError("is no error with a type and a message.", field="exception_info")
-    override = _part(error, "policy_override").get("has_valid_reward")
+    override = part(error, "policy_override").get("has_valid_reward")
     valid = override if isinstance(override, bool) else kind not in INVALIDATING
     yield clean(kind)[:200], clean(message)[:MESSAGE_LIMIT], valid
 
@@ -115,51 +118,3 @@ def _steps(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(steps, list) or len(steps) > _STEP_LIMIT or not all(isinstance(step, dict) for step in steps):
         raise InputError("is no list of steps.", field="step_results")
     return steps
-
-
-def _part(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = holder.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InputError("is no JSON object.", field=name)
-    return value
-
-
-def _time(holder: Mapping[str, Any], name: str) -> datetime | None:
-    value = holder.get(name)
-    if value is None:
-        return None
-    try:
-        # Python 3.10 does not read the Z.
-        moment = datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        raise InputError("is no time.", field=name) from None
-
-
-def _phases(document: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> dict[str, float]:
-    phases: dict[str, float] = {}
-    for phase, name in _PHASES.items():
-        for holder in (document, *steps):
-            times = _part(holder, name)
-            begin, end = _time(times, "started_at"), _time(times, "finished_at")
-            if begin and end:
-                phases[phase] = phases.get(phase, 0.0) + max(0.0, (end - begin).total_seconds())
-    return phases
-
-
-def _sum(used: list[Mapping[str, Any]], name: str) -> int | None:
-    values = [part[name] for part in used if part.get(name) is not None]
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-            raise InputError("is no count.", field=name)
-    return sum(values) if values else None
-
-
-def _cost(used: list[Mapping[str, Any]]) -> float | None:
-    values = [part["cost_usd"] for part in used if part.get("cost_usd") is not None]
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**53:
-            raise InputError("is no amount.", field="cost_usd")
-    return float(sum(values)) if values else None
