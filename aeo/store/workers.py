@@ -66,6 +66,14 @@ def beat(db: Db, id: str, heartbeat: Heartbeat, *, ttl_seconds: float) -> Worker
     return WorkerState(wanted)
 
 
+def leave(db: Db, id: str, boot: str) -> bool:
+    """Say goodbye: the worker is listed no more, and its id is free at once; False when another boot has it.
+
+    What people set, a weight or a pause, is kept for its next start. What it runs stays its own until requeued.
+    """
+    return bool(db.run("leave", id, boot))
+
+
 def all(db: Db) -> list[WorkerStatus]:
     """Every registered worker, by id."""
     infos = db.client.hgetall(key("workers"))

@@ -84,6 +84,28 @@ def test_a_lost_workers_id_is_free_and_its_old_owner_is_told(db: Db) -> None:
     assert heartbeat.boot == "boot-2"
 
 
+def test_a_worker_that_left_is_listed_no_more_and_finds_its_settings_again(db: Db) -> None:
+    workers.register(db, a_worker())
+    workers.set_weight(db, "w1", 2.5)
+    workers.set_state(db, "w1", WorkerState.PAUSED, "for repair")
+    assert workers.leave(db, "w1", "boot-1")
+    assert workers.all(db) == []
+    # A heartbeat that was on its way brings it back no more.
+    with pytest.raises(NotFound):
+        workers.beat(db, "w1", a_beat(), ttl_seconds=60)
+    assert not workers.leave(db, "w1", "boot-1")
+    workers.register(db, a_worker(boot="boot-2", instance="elsewhere"))
+    status = workers.get(db, "w1")
+    assert (status.state, status.note, status.weight_override) == (WorkerState.PAUSED, "for repair", 2.5)
+
+
+def test_only_the_registered_boot_can_leave(db: Db) -> None:
+    workers.register(db, a_worker())
+    workers.register(db, a_worker(boot="boot-2"))
+    assert not workers.leave(db, "w1", "boot-1")
+    assert workers.get(db, "w1").state is WorkerState.ONLINE
+
+
 def test_a_worker_the_store_does_not_know_has_to_register(db: Db) -> None:
     with pytest.raises(NotFound, match="w1"):
         workers.beat(db, "w1", a_beat(), ttl_seconds=60)

@@ -544,7 +544,7 @@ def test_an_interrupted_push_goes_on_where_it_stopped(
         pushing.start()
         assert stopped.wait(30)
         if how == "rsync killed":
-            children = [child for child in psutil.Process().children() if f":{port}/" in " ".join(child.cmdline())]
+            children = [child for child in psutil.Process().children() if f":{port}/" in _command_line(child)]
             assert len(children) == 1
             children[0].kill()
         cut.set()
@@ -578,6 +578,13 @@ def test_a_restarted_daemon_takes_the_push(tmp_path: Path, run_dir: Path) -> Non
     with rsync_daemon(tmp_path / "root", tmp_path / "second", port=remote.port):
         move.push(remote, run_dir, "inbox/e1/task__1.t0k", password=PASSWORD)
     manifest.verify(made(run_dir), tmp_path / "root/inbox/e1/task__1.t0k")
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended since
+        return ""
 
 
 def _unique(request: pytest.FixtureRequest) -> str:
