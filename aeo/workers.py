@@ -18,9 +18,10 @@ from aeo.core.errors import AeoError, Conflict, NotFound
 from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
 from aeo.layout import Local
 from aeo.site import Site
-from aeo.store import health
+from aeo.store import health, trials
 from aeo.store import workers as store
 from aeo.store.connection import Db, connect
+from aeo.store.trials import Requeued
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,44 @@ def views(site: Site) -> list[WorkerView]:
         )
         for status in found
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """A worker that was forgotten."""
+
+    id: str
+    #: Running trials that wait for another worker now.
+    given_back: int
+    #: It lived: it registers again at its next heartbeat, unless it is stopped.
+    alive: bool
+
+
+def remove(site: Site, id: str, *, force: bool = False) -> Removed:
+    """Forget a worker and give back what it ran; no trial comes nearer to its limit of requeues by that.
+
+    Raises:
+        NotFound: none is registered under this id.
+        Conflict: it is alive and runs trials, and ``force`` was not said.
+    """
+    status = store.get(site.db, id)
+    alive = status.state is not WorkerState.LOST
+    if alive and status.busy and not force:
+        raise Conflict(
+            f"worker {id} is alive and runs trials: {status.busy}.",
+            field="id",
+            fix="Drain it first, or force its removal: what it runs is given back then.",
+        )
+    # Until it is gone it claims nothing more. A crash between these steps is seen, and the same call goes on.
+    store.set_state(site.db, id, WorkerState.DRAINING, "being removed")
+    given_back = 0
+    for claim in trials.workers_claims(site.db, id):
+        where = (claim.evaluation, claim.trial, claim.token)
+        reason = f"worker {id} was removed by a person"
+        answer = trials.requeue(site.db, *where, reason=reason, max_requeues=0, counted=False)
+        given_back += answer is Requeued.AGAIN
+    store.remove(site.db, id)
+    return Removed(id=id, given_back=given_back, alive=alive)
 
 
 def info(config: Config, *, boot: str, instance: str) -> WorkerInfo:

@@ -92,7 +92,7 @@ class FakeController:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = do_PUT = answer  # noqa: N815
+            do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -58,14 +58,37 @@ class Client:
         """Stop an evaluation."""
         return self._call("POST", _path(id, "/cancel"))
 
+    def pause(self, id: str, reason: str = "") -> Body:
+        """Let no further trial of an evaluation start."""
+        return self._call("POST", _path(id, "/pause"), body={"reason": reason})
+
+    def resume(self, id: str) -> Body:
+        """Let a paused evaluation go on."""
+        return self._call("POST", _path(id, "/resume"))
+
     def workers(self) -> Body:
         """Every known worker."""
         return self._call("GET", "/api/workers")
 
     def set_weight(self, worker: str, weight: float | None) -> Body:
         """Set a worker's weight; None returns to the one by capacity."""
-        path = f"/api/workers/{quote(check_name(worker, 'worker id'), safe='')}/weight"
-        return self._call("PUT", path, body={"weight": weight})
+        return self._call("PUT", _worker(worker, "/weight"), body={"weight": weight})
+
+    def pause_worker(self, worker: str, note: str = "") -> Body:
+        """Let a worker claim nothing until it is resumed."""
+        return self._call("POST", _worker(worker, "/pause"), body={"note": note})
+
+    def resume_worker(self, worker: str) -> Body:
+        """Let a worker take work again."""
+        return self._call("POST", _worker(worker, "/resume"))
+
+    def drain_worker(self, worker: str) -> Body:
+        """Let a worker finish what it runs and claim nothing more."""
+        return self._call("POST", _worker(worker, "/drain"))
+
+    def remove_worker(self, worker: str, *, force: bool = False) -> Body:
+        """Forget a worker; ``force``: also one that is alive and busy."""
+        return self._call("DELETE", _worker(worker), query={"force": "true"} if force else {})
 
     def _call(
         self,
@@ -147,6 +170,10 @@ def _kept_token(path: Path) -> str:
 
 def _path(id: str, rest: str = "") -> str:
     return f"/api/evaluations/{quote(check_name(id, 'evaluation id or name'), safe='')}{rest}"
+
+
+def _worker(id: str, rest: str = "") -> str:
+    return f"/api/workers/{quote(check_name(id, 'worker id'), safe='')}{rest}"
 
 
 def _nobody(url: str, reason: str) -> str:

@@ -1,4 +1,4 @@
-"""``aeo status``, ``aeo watch``, ``aeo cancel``: where evaluations stand, and how they end."""
+"""``aeo status``, ``aeo watch``, ``aeo pause``, ``aeo resume``, ``aeo cancel``: how evaluations go, stop and end."""
 
 from __future__ import annotations
 
@@ -105,6 +105,45 @@ def cancel(id: str, as_json: bool) -> None:
         click.echo(f"Running trials are being stopped. Follow it: aeo watch {view.id}")
 
 
+@click.command(
+    epilog="""\b
+Examples:
+  aeo pause my-evaluation
+  aeo pause my-evaluation --reason "the model's quota is used up"
+  aeo pause 3f2a90c1d4e5 --json"""
+)
+@click.argument("id", metavar="ID|NAME")
+@click.option("--reason", default="", help="Why; shown wherever the evaluation is.")
+@as_json
+def pause(id: str, reason: str, as_json: bool) -> None:
+    """Let no further trial start until the evaluation is resumed; what runs goes on."""
+    body = connect().pause(id, reason)
+    if as_json:
+        show.as_json(body)
+        return
+    view = views.accepted(body)
+    click.echo(f"{show.standing(view)}: {show.done(view)}, {view.running} running to their end.")
+    click.echo(f"Resume it: aeo resume {view.id}")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  aeo resume my-evaluation
+  aeo resume 3f2a90c1d4e5 --json"""
+)
+@click.argument("id", metavar="ID|NAME")
+@as_json
+def resume(id: str, as_json: bool) -> None:
+    """Let a paused evaluation go on, whoever paused it."""
+    body = connect().resume(id)
+    if as_json:
+        show.as_json(body)
+        return
+    view = views.accepted(body)
+    click.echo(f"{view.name} ({view.id}) is {view.state}: {show.done(view)}, {view.pending} waiting.")
+
+
 def wait(client: Client, view: EvaluationView, *, as_json: bool) -> None:
     """Follow an evaluation to its end, print its result and exit with its code.
 
@@ -131,6 +170,7 @@ def follow(client: Client, id: str) -> Body:
     Raises:
         Unavailable: the controller stayed away too long; the evaluation is not harmed by that.
     """
+    said = ""
     with show.bar() as bar:
         while True:
             body = _patiently(lambda: client.evaluation(id), bar.say, id)
@@ -138,7 +178,18 @@ def follow(client: Client, id: str) -> Body:
             bar.update(view)
             if view.final:
                 return body
+            remark = _standstill(view)
+            if remark != said:
+                bar.say(remark or f"{view.name} goes on.")
+                said = remark
             time.sleep(POLL_SECONDS)
+
+
+def _standstill(view: EvaluationView) -> str:
+    """Why nothing new starts, and what to do; "" while it goes on."""
+    if view.state == EvaluationState.PAUSED.value:
+        return f"{show.standing(view)}. Waiting until somebody resumes it: aeo resume {view.id}"
+    return show.standing(view) + "." if show.reason(view) else ""
 
 
 def _patiently(look: Callable[[], Body], say: Callable[[str], None], id: str) -> Body:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from aeo.cli.client import Body
 from aeo.cli.views import EvaluationView, RunView, ScoreView, ShareView, TrialView, WorkerView
+from aeo.core.model import EvaluationState
 
 #: Seconds between two lines of progress where there is no terminal.
 LINE_SECONDS = 5.0
@@ -39,14 +40,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
     _console(sys.stdout).print(shown)
 
 
-def evaluations(views: Iterable[EvaluationView]) -> None:
-    """Print a list of evaluations."""
+def evaluations(views: Sequence[EvaluationView]) -> None:
+    """Print a list of evaluations; reasons only where there are any."""
+    reasons = any(map(reason, views))
     table(
-        ("id", "name", "state", "done", "outcomes", "coverage", "submitted", "age"),
+        ("id", "name", "state", "done", "outcomes", "coverage", "submitted", "age", *(("reason",) if reasons else ())),
         [
             (
                 *(view.id, view.name, view.state, f"{view.done}/{view.total}", outcomes(view) or "-"),
                 *(coverage(view.scored, view.total), local(view.submitted_at), age(view.submitted_at)),
+                *((reason(view),) if reasons else ()),
             )
             for view in views
         ],
@@ -60,6 +63,7 @@ def evaluation(view: EvaluationView) -> None:
     lines = {
         "id": view.id,
         "state": f"{view.state} ({view.reason})" if view.reason else view.state,
+        "to go on": f"aeo resume {view.id}" if view.state == EvaluationState.PAUSED.value else "",
         "executor": view.executor,
         "submitted": f"{local(view.submitted_at)} ({age(view.submitted_at)} ago)",
         "finished": local(view.finished_at) if view.finished_at else "",
@@ -173,6 +177,18 @@ def warnings(items: Iterable[str]) -> None:
     """Print warnings to standard error."""
     for item in items:
         click.echo(f"Warning: {item}", err=True)
+
+
+def reason(view: EvaluationView) -> str:
+    """Why it does not go on, or did not succeed; "" where nothing needs a reason."""
+    stuck = view.state in (EvaluationState.PAUSED.value, EvaluationState.FAILED.value)
+    return view.reason if stuck or view.reason.startswith("waiting") else ""
+
+
+def standing(view: EvaluationView) -> str:
+    """``nightly (3f2a90c1d4e5) is paused (why)``."""
+    why = f" ({view.reason})" if view.reason else ""
+    return f"{view.name} ({view.id}) is {view.state}{why}"
 
 
 def done(view: EvaluationView) -> str:

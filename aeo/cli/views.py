@@ -125,6 +125,15 @@ class WorkerView:
     note: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemovedView:
+    """A worker that was removed."""
+
+    id: str
+    given_back: int
+    alive: bool
+
+
 def evaluation(body: Body) -> EvaluationView:
     """Read an evaluation from a list, or the detail of one."""
     status = _part(body, "status")
@@ -169,6 +178,17 @@ def trials(body: Body) -> tuple[TrialView, ...]:
 def workers(body: Body) -> tuple[WorkerView, ...]:
     """Read the list of workers."""
     return tuple(_worker(item) for item in _objects(body, "workers"))
+
+
+def worker(body: Body) -> WorkerView:
+    """Read the answer to a change of one worker."""
+    return _worker(_part(body, "worker"))
+
+
+def removed(body: Body) -> RemovedView:
+    """Read the answer to a removal."""
+    part = _part(body, "removed")
+    return RemovedView(id=_text(part, "id"), given_back=_count(part, "given_back"), alive=part.get("alive") is True)
 
 
 def total(body: Body) -> int:

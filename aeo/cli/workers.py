@@ -1,4 +1,4 @@
-"""``aeo workers``: who is there, and how much of an evaluation each gets."""
+"""``aeo workers``: who is there, how much of an evaluation each gets, and who is to take none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import click
 
 from aeo.cli import show, views
-from aeo.cli.client import clean, connect
+from aeo.cli.client import Body, clean, connect
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError
 
@@ -19,12 +19,13 @@ Examples:
   aeo workers
   aeo workers --json
   aeo workers weight gpu-1 2.5
-  aeo workers weight gpu-1 auto""",
+  aeo workers pause gpu-1 --note "new driver"
+  aeo workers remove gpu-1""",
 )
 @as_json
 @click.pass_context
 def workers(ctx: click.Context, as_json: bool) -> None:
-    """List workers, or set a worker's weight."""
+    """List workers, or say what is wanted of one."""
     if ctx.invoked_subcommand:
         return
     body = connect().workers()
@@ -58,6 +59,81 @@ def weight(id: str, weight: str, as_json: bool) -> None:
         click.echo(f"{id} is weighted by its capacity again.")
     else:
         click.echo(f"{id} has weight {number:g}.")
+
+
+@workers.command(
+    epilog="""\b
+Examples:
+  aeo workers pause gpu-1 --note "new driver"
+  aeo workers pause gpu-1 --json"""
+)
+@click.argument("id", metavar="ID")
+@click.option("--note", default="", help="Why; shown beside the worker.")
+@as_json
+def pause(id: str, note: str, as_json: bool) -> None:
+    """Let a worker claim nothing until it is resumed, also after a restart; what it runs goes on."""
+    _told(connect().pause_worker(id, note), as_json, f"Resume it: aeo workers resume {id}")
+
+
+@workers.command(
+    epilog="""\b
+Examples:
+  aeo workers resume gpu-1
+  aeo workers resume gpu-1 --json"""
+)
+@click.argument("id", metavar="ID")
+@as_json
+def resume(id: str, as_json: bool) -> None:
+    """Let a paused or draining worker take work again."""
+    _told(connect().resume_worker(id), as_json)
+
+
+@workers.command(
+    epilog="""\b
+Examples:
+  aeo workers drain gpu-1
+  aeo workers drain gpu-1 --json"""
+)
+@click.argument("id", metavar="ID")
+@as_json
+def drain(id: str, as_json: bool) -> None:
+    """Let a worker finish what it runs and claim nothing more, until it is restarted or resumed."""
+    _told(connect().drain_worker(id), as_json, "When it runs nothing more it can be stopped.")
+
+
+@workers.command(
+    epilog="""\b
+A worker that is alive registers again at its next heartbeat: stop it first.
+
+\b
+Examples:
+  aeo workers remove gpu-1
+  aeo workers remove gpu-1 --force --json"""
+)
+@click.argument("id", metavar="ID")
+@click.option("--force", is_flag=True, help="Also when it is alive and runs trials: they are given back.")
+@as_json
+def remove(id: str, force: bool, as_json: bool) -> None:
+    """Forget a worker; what it ran is given back to the others."""
+    body = connect().remove_worker(id, force=force)
+    if as_json:
+        show.as_json(body)
+        return
+    removed = views.removed(body)
+    click.echo(f"{removed.id} is removed; running trials given back: {removed.given_back}.")
+    if removed.alive:
+        click.echo("It is alive and registers again at its next heartbeat, unless it is stopped.", err=True)
+
+
+def _told(body: Body, as_json: bool, then: str = "") -> None:
+    if as_json:
+        show.as_json(body)
+        return
+    view = views.worker(body)
+    note = f" ({view.note})" if view.note else ""
+    click.echo(f"{view.id} is {view.state}{note}, running trials: {view.busy}.")
+    if then:
+        click.echo(then)
 
 
 def _number(text: str) -> float:

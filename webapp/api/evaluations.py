@@ -15,6 +15,7 @@ from webapp.api.schemas import (
     EvaluationOut,
     EvaluationsOut,
     EvaluationsQuery,
+    PauseIn,
     SubmissionIn,
     SubmittedOut,
     TrialOut,
@@ -86,3 +87,27 @@ def trial(id_or_name: str, name: str) -> Response:
 )
 def cancel(id_or_name: str) -> Response:
     return reply({"evaluation": evaluations.cancel(current_site(), _checked(id_or_name))})
+
+
+@bp.post("/evaluations/<id_or_name>/pause")
+@bp.input(PauseIn, arg_name="body")
+@bp.output(EvaluationOut)
+@bp.doc(
+    summary="Pause an evaluation",
+    description="No further trial starts until it is resumed; what runs goes on.",
+    responses={404: "No such evaluation", 409: "It does not run"},
+)
+def pause(id_or_name: str, body: PauseIn) -> Response:
+    reason = body.reason.strip() or "paused by a person"
+    return reply({"evaluation": evaluations.pause(current_site(), _checked(id_or_name), reason)})
+
+
+@bp.post("/evaluations/<id_or_name>/resume")
+@bp.output(EvaluationOut)
+@bp.doc(
+    summary="Resume a paused evaluation",
+    description="Whoever paused it, a person or too many infrastructure errors.",
+    responses={404: "No such evaluation", 409: "It is not paused"},
+)
+def resume(id_or_name: str) -> Response:
+    return reply({"evaluation": evaluations.resume(current_site(), _checked(id_or_name))})

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 from aeo.core.model import EvaluationState, Outcome, TrialState
 from aeo.progress import EvaluationDetail, TrialView
 from aeo.store.evaluations import EvaluationStatus
-from aeo.workers import WorkerView
+from aeo.workers import Removed, WorkerView
 
 #: Most rows of one page.
 LIMIT = 1000
@@ -62,6 +62,20 @@ class WeightIn(In):
     weight: float | None = Field(ge=0, le=1_000_000, allow_inf_nan=False, description="null: back to the capacity.")
 
 
+class PauseIn(In):
+    reason: str = Field("", max_length=1000, description="Why, for people; may be left out.")
+
+
+class NoteIn(In):
+    note: str = Field("", max_length=1000, description="Why, for people; may be left out.")
+
+
+class RemoveQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    force: bool = Field(False, description="Also when it is alive and runs trials: they are given back.")
+
+
 class Page(BaseModel):
     """A part of a list. A parameter given empty counts as not given, as HTML forms send them."""
 
@@ -99,6 +113,10 @@ class WorkersOut(BaseModel):
 
 class WorkerOut(BaseModel):
     worker: WorkerView
+
+
+class RemovedOut(BaseModel):
+    removed: Removed
 
 
 class AddressesOut(BaseModel):

@@ -1,4 +1,4 @@
-"""Workers: registration, the list, the weight."""
+"""Workers: registration, the list, what a person wants of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from flask import Response
 
 from aeo import codec, workers
 from aeo.core.errors import NotFound
-from aeo.core.model import WorkerInfo
+from aeo.core.model import WorkerInfo, WorkerState
 from aeo.core.names import check_name
 from aeo.store import workers as store
 from webapp.api.replies import reply
-from webapp.api.schemas import AddressesOut, WeightIn, WorkerIn, WorkerOut, WorkersOut
+from webapp.api.schemas import AddressesOut, NoteIn, RemovedOut, RemoveQuery, WeightIn, WorkerIn, WorkerOut, WorkersOut
 from webapp.site import current_site
 
 bp = APIBlueprint("workers", __name__, tag="Workers")
@@ -56,10 +56,63 @@ def register(body: WorkerIn) -> Response:
     responses={404: "No such worker"},
 )
 def set_weight(worker_id: str, body: WeightIn) -> Response:
-    site = current_site()
-    check_name(worker_id, "worker id", field="id")
-    store.set_weight(site.db, worker_id, body.weight)
-    changed = [view for view in workers.views(site) if view.info.id == worker_id]
+    store.set_weight(current_site().db, _checked(worker_id), body.weight)
+    return _shown(worker_id)
+
+
+@bp.post("/workers/<worker_id>/pause")
+@bp.input(NoteIn, arg_name="body")
+@bp.output(WorkerOut)
+@bp.doc(
+    summary="Pause a worker",
+    description="It claims nothing until it is resumed, also after a restart; what it runs goes on.",
+    responses={404: "No such worker"},
+)
+def pause(worker_id: str, body: NoteIn) -> Response:
+    return _told(worker_id, WorkerState.PAUSED, body.note.strip() or "paused by a person")
+
+
+@bp.post("/workers/<worker_id>/resume")
+@bp.output(WorkerOut)
+@bp.doc(summary="Let a paused or draining worker take work again", responses={404: "No such worker"})
+def resume(worker_id: str) -> Response:
+    return _told(worker_id, WorkerState.ONLINE, "")
+
+
+@bp.post("/workers/<worker_id>/drain")
+@bp.output(WorkerOut)
+@bp.doc(
+    summary="Drain a worker",
+    description="It finishes what it runs and claims nothing more, until it is restarted or resumed.",
+    responses={404: "No such worker"},
+)
+def drain(worker_id: str) -> Response:
+    return _told(worker_id, WorkerState.DRAINING, "drained by a person")
+
+
+@bp.delete("/workers/<worker_id>")
+@bp.input(RemoveQuery, location="query", arg_name="query")
+@bp.output(RemovedOut)
+@bp.doc(
+    summary="Forget a worker",
+    description="What it ran is given back to the others. One that is alive registers again unless it is stopped.",
+    responses={404: "No such worker", 409: "It is alive and runs trials"},
+)
+def remove(worker_id: str, query: RemoveQuery) -> Response:
+    return reply({"removed": workers.remove(current_site(), _checked(worker_id), force=query.force)})
+
+
+def _checked(worker_id: str) -> str:
+    return check_name(worker_id, "worker id", field="id")
+
+
+def _told(worker_id: str, state: WorkerState, note: str) -> Response:
+    store.set_state(current_site().db, _checked(worker_id), state, note)
+    return _shown(worker_id)
+
+
+def _shown(worker_id: str) -> Response:
+    changed = [view for view in workers.views(current_site()) if view.info.id == worker_id]
     if not changed:
         raise NotFound(f"no worker {worker_id!r} is registered.", field="id")
     return reply({"worker": changed[0]})
