@@ -15,6 +15,7 @@ from aeo.executors.secrets import is_secret
 
 #: A reference to a variable of the worker.
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_DEFAULT = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*:-")
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class Fields:
                 self.problem(key, "names that start with AEO_ are set by the platform.", below=name)
             elif is_secret(name, item):
                 self.problem(key, "holds a secret in plain text.", secret_fix(name), below=name)
+            elif _DEFAULT.search(item):
+                self.problem(key, "has a reference with a default, which would stay as it is.", below=name)
         return read
 
 

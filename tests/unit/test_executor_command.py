@@ -304,6 +304,8 @@ TASK = {"name": "t", "command": "true"}
         ({"tasks": [{**TASK, "expect": {"stdout": "x"}}]}, "tasks[0].expect.stdout"),
         ({"tasks": [{**TASK, "env": {"API_KEY": "abc"}}]}, "tasks[0].env.API_KEY"),
         ({"tasks": [{**TASK, "env": {"API_KEY": "${API_KEY:-abc}"}}]}, "tasks[0].env.API_KEY"),
+        ({"tasks": [{**TASK, "env": {"API_KEY": "${API_KEY:-}"}}]}, "tasks[0].env.API_KEY"),
+        ({"tasks": [{**TASK, "env": {"REGION": "${REGION:-eu}"}}]}, "tasks[0].env.REGION"),
         ({"tasks": [{**TASK, "env": {"AUTH": "Bearer abc ${TOKEN}"}}]}, "tasks[0].env.AUTH"),
         ({"tasks": [{**TASK, "env": {"X": "Bearer sk-abcdefghijklmnop1234"}}]}, "tasks[0].env.X"),
         ({"tasks": [{**TASK, "env": {"AEO_TRIAL": "x"}}]}, "tasks[0].env.AEO_TRIAL"),
