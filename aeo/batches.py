@@ -116,6 +116,7 @@ def _run_trial(work: Work, claim: Claim) -> None:
         claim,
         lease_seconds=work.site.config.lease_seconds,
         deadline_seconds=trial.deadline_seconds,
+        stop_seconds=work.site.config.stop_seconds,
         stop=partial(work.session.stop, grace_seconds=work.site.config.stop_seconds),
         stopping=work.site.stopping.is_set,
     )

@@ -5,6 +5,7 @@ Every field ``some_name`` is set by the variable ``AEO_SOME_NAME`` or the flag `
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -99,9 +100,18 @@ def _convert(raw: Any, wanted: Any, place: str) -> Any:
 
 
 def _check(config: Config) -> Config:
-    for name in ("slots", "poll_interval", "lease_seconds", "grace_seconds", "refresh_seconds", "max_body"):
-        if getattr(config, name) <= 0:
-            raise InputError("must be more than 0.", field="--" + name.replace("_", "-"))
+    for name in (
+        "slots",
+        "poll_interval",
+        "lease_seconds",
+        "grace_seconds",
+        "refresh_seconds",
+        "stop_seconds",
+        "max_body",
+    ):
+        value = getattr(config, name)
+        if not (math.isfinite(value) and value > 0):
+            raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
     if not 0 < config.breaker_share <= 1:
         raise InputError("must be above 0 and at most 1.", field="--breaker-share")
     if not 0 <= config.port < 65536:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,10 @@ from aeo.store.trials import Standing
 
 #: Seconds between two looks; a cancel is seen within this.
 LOOK_SECONDS = 1.0
+#: Seconds that a session gets to return beyond the time a trial gets to stop.
+DEAF_SECONDS = 15.0
+
+log = logging.getLogger(__name__)
 
 
 class Stopped(str, Enum):
@@ -54,12 +59,14 @@ class Hold:
         *,
         lease_seconds: float,
         deadline_seconds: float,
+        stop_seconds: float,
         stop: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
         self._db, self._claim, self._lease = db, claim, lease_seconds
         self._deadline = clock() + deadline_seconds
-        self._stop, self._stopping = stop, stopping
+        self._stop, self._stop_seconds, self._stopping = stop, stop_seconds, stopping
+        self._stopped_at: float | None = None
         self._lock = threading.Lock()
         self._trial_over = False
         self._left = threading.Event()
@@ -95,6 +102,10 @@ class Hold:
     def _renew(self) -> None:
         pause = min(LOOK_SECONDS, self._lease / 4)
         while not self._left.wait(pause):
+            if self._is_deaf():
+                # The trial does not end although it was stopped: let the lease go, so that others can have it.
+                log.error("%s does not stop; its lease is given up", self._claim.trial)
+                return
             with suppress(Unavailable):
                 standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
                 if standing is Standing.LOST and trials.reclaim(self._db, self._claim, lease_seconds=self._lease):
@@ -110,8 +121,12 @@ class Hold:
                 if self._trial_over:
                     continue
                 if self.stopped is Stopped.NOT:
-                    self.stopped = reason
+                    self.stopped, self._stopped_at = reason, clock()
             self._stop(self.stopped.value)
+
+    def _is_deaf(self) -> bool:
+        since = self._stopped_at
+        return since is not None and not self._trial_over and clock() - since > self._stop_seconds + DEAF_SECONDS
 
     def _look(self) -> Stopped:
         if self._standing is Standing.LOST:
