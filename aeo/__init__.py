@@ -3,6 +3,7 @@
 ========================================  =======================================================================
 core                                      words, errors, allotment, estimates; pure
 config, layout, codec                     settings, paths, the model as JSON
+folders, lock, logs, reach                what every program does at its start
 store                                     what Redis holds: who does what now
 transfer                                  moving folders
 executors                                 the plug-ins: harbor, command, sleep

@@ -14,6 +14,7 @@ from typing import Any
 
 from celery import Celery
 from celery.backends.redis import RedisBackend
+from celery.exceptions import CPendingDeprecationWarning
 from celery.worker import state
 
 #: Message names; senders know only these, never the functions behind them.
@@ -90,6 +91,9 @@ def consume(app: Celery, *, name: str, queue: str, slots: int, stop: Stop) -> in
         without_mingle=True,
         without_gossip=True,
     )
+    # What Celery will do one day with other settings than ours is nothing for people to read when the broker is away.
+    # After its set-up, which shows them always.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     # Celery's own handlers would make Ctrl-C drop what runs.
     worker.install_platform_tweaks = lambda _: _on_signals(stop)
     worker.start()

@@ -14,23 +14,26 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from aeo import control as control_loops
-from aeo import executors, lock, outbox, registration, tasks, workers
+from aeo import executors, folders, lock, logs, outbox, reach, registration, tasks, workers
 from aeo.celery import Stop, consume, make_app, messages_running
 from aeo.config import Config, from_environment
-from aeo.core.errors import AeoError, InputError, Refused, TransferFailed, Unavailable
+from aeo.core.errors import AeoError, InputError, Refused, Unavailable
 from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
 from aeo.core.names import check_name
 from aeo.dispatch import CONTROL, queue_of
-from aeo.layout import Local, Shared
+from aeo.layout import Local
 from aeo.site import WorkerSite, open_site
-from aeo.store.connection import connect
-from aeo.transfer import move, remote
+from aeo.store import health
+from aeo.store import workers as worker_store
+from aeo.store.connection import Db, connect
+from aeo.transfer import remote
 from aeo.transfer.remote import Remote
 
 log = logging.getLogger(__name__)
@@ -47,26 +50,55 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
     Raises:
         Conflict: its local root or its id is in use.
         Refused: the controller refuses the token.
-        InputError: an address cannot be used.
+        InputError: an address or a folder cannot be used, or there is no token.
+        Unavailable: the broker does not answer.
     """
-    local = Local(config.local_root.resolve())
     check_name(config.worker_id, "worker id", field="--worker-id")
-    local.batches.mkdir(parents=True, exist_ok=True, mode=0o700)
+    registration.check_token(config.auth_token)
+    local = Local(folders.make(config.local_root, field="--local-root"))
+    folders.make(local.batches, field="--local-root", mode=0o700)
     with lock.hold(local.identity, "worker", field="--local-root") as identity, _told_to_stop() as told:
         _sweep(local)
         info = workers.info(config, boot=secrets.token_hex(8), instance=_instance(identity))
         try:
+            place = _try_own(config, told)
             config = _introduce(config, info, told, mounted)
-            place = _reach(config, told)
+            with _present(config, info):
+                return _work(config, local, place or reach.transfer(config, told), info, told)
         except Unavailable:
             if told.is_set():
                 return 0
             raise
-        return _work(config, local, place, info, told)
+
+
+def _try_own(config: Config, told: threading.Event) -> Remote | None:
+    """Try the addresses given by hand, before anybody counts on this worker; returns that of transfers, if it works."""
+    if config.broker_url:
+        reach.broker(config.broker_url, told)
+    if not config.transfer_url:
+        return None
+    # The controller may yet tell the password.
+    waits = remote.parse(config.transfer_url).kind == "rsync" and not config.transfer_password
+    return None if waits else reach.transfer(config, told)
+
+
+@contextmanager
+def _present(config: Config, info: WorkerInfo) -> Iterator[None]:
+    """Say goodbye at the end, whatever the end is: a worker that is gone must get no share."""
+    try:
+        yield
+    finally:
+        with suppress(AeoError):
+            db = connect(config.broker_url)
+            try:
+                worker_store.leave(db, info.id, info.boot)
+            finally:
+                db.close()
 
 
 def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: threading.Event) -> int:
-    stay = Stay(local=local)
+    stay = Stay(local=local, name=config.worker_id)
+    reach.broker(config.broker_url, told)
     site = WorkerSite(
         config=config, local=local, db=connect(config.broker_url), remote=place, draining=stay.reason, stopping=stay.now
     )
@@ -78,22 +110,23 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
     )
     keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
     tasks.bind(site)
-    pulse.start()
-    keeper.start()
-    try:
-        return consume(
-            make_app(config.broker_url, worker=config.worker_id),
-            name=config.worker_id,
-            queue=queue_of(config.worker_id),
-            slots=config.slots,
-            stop=Stop(warm=stay.leave, cold=stay.now.set, told=told),
-        )
-    finally:
-        stay.over.set()
-        keeper.join()
-        pulse.stop()
-        _sweep(local)
-        site.db.close()
+    with _outages(site.db):
+        pulse.start()
+        keeper.start()
+        try:
+            return consume(
+                make_app(config.broker_url, worker=config.worker_id),
+                name=config.worker_id,
+                queue=queue_of(config.worker_id),
+                slots=config.slots,
+                stop=Stop(warm=stay.leave, cold=stay.now.set, told=told),
+            )
+        finally:
+            stay.over.set()
+            keeper.join()
+            pulse.stop()
+            _sweep(local)
+            site.db.close()
 
 
 @dataclass(kw_only=True)
@@ -101,6 +134,8 @@ class Stay:
     """Whether a worker takes more trials, and why not."""
 
     local: Local
+    #: The worker's id, for people.
+    name: str = ""
     #: Set when running trials must be given back now.
     now: threading.Event = field(default_factory=threading.Event)
     #: Set when the last batch has returned.
@@ -111,7 +146,10 @@ class Stay:
     def leave(self) -> None:
         """Take no more."""
         self.leaving = True
-        log.warning("stopping: the running trials are finished first; a second signal gives them back")
+        running = len(messages_running())
+        if running:
+            what, them = ("1 trial", "it") if running == 1 else (f"{running} trials", "them")
+            log.warning("worker %s: finishing %s; a second Ctrl-C gives %s back", self.name, what, them)
 
     def heed(self, wanted: WorkerState) -> None:
         """The controller's wish, as each heartbeat brings it."""
@@ -169,33 +207,6 @@ def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted:
     )
 
 
-def _reach(config: Config, told: threading.Event) -> Remote:
-    """Try the transfer address until it works.
-
-    Raises:
-        InputError: it never will; says what to do.
-        Unavailable: told to stop meanwhile.
-    """
-    place, pause = remote.parse(config.transfer_url), registration.FIRST_PAUSE
-    while True:
-        try:
-            move.check(place, password=config.transfer_password)
-            break
-        except TransferFailed as error:
-            if error.permanent:
-                raise InputError(f"{error}.", field="--transfer-url", fix=_FIX) from None
-            log.warning("%s; trying again", error)
-            if told.wait(pause):
-                raise
-            pause = min(pause * 2, registration.LONGEST_PAUSE)
-    if place.kind == "local" and not Shared(Path(place.path), Path(place.path)).inbox.is_dir():
-        raise InputError(f"{place} on this machine is no controller's folder.", field="--transfer-url", fix=_FIX)
-    return place
-
-
-_FIX = "On another machine than the controller's, give --transfer-url ssh://USER@HOST/PATH or rsync://HOST/MODULE."
-
-
 def control(config: Config) -> int:
     """Run the control process until SIGTERM: its loops, and the messages of its queue."""
     site = open_site(config)
@@ -212,7 +223,7 @@ def control(config: Config) -> int:
 
     thread = threading.Thread(target=loops, name="control")
     tasks.bind(site)
-    with _told_to_stop() as told:
+    with _told_to_stop() as told, _outages(site.db):
         thread.start()
         try:
             code = consume(
@@ -234,8 +245,26 @@ def web(config: Config) -> int:
     # Here, so that a worker does not load the web application.
     from webapp.server import serve
 
-    serve(open_site(config))
+    site = open_site(config)
+    with _outages(site.db):
+        serve(site)
     return 0
+
+
+def check_address(config: Config) -> None:
+    """See that the web process will be able to listen, before anything is made.
+
+    Raises:
+        InputError: the address is taken or not of this machine; names the flag.
+    """
+    from webapp.server import listen
+
+    listen(config).close()
+
+
+def _outages(db: Db) -> AbstractContextManager[None]:
+    parts = urlsplit(db.url)
+    return logs.outages(f"{parts.hostname}:{parts.port or 6379}", lambda: health.ping(db))
 
 
 @contextmanager
@@ -253,13 +282,6 @@ def _told_to_stop() -> Iterator[threading.Event]:
 ROLES: Mapping[str, Callable[[Config], int]] = {"worker": worker, "control": control, "web": web}
 
 
-def log_to_stderr() -> None:
-    """Set up logging for a long-running process."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("httpx", "celery.worker.strategy", "celery.app.trace"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-
-
 def _watch_parent() -> None:
     def wait() -> None:
         with suppress(OSError):
@@ -272,7 +294,7 @@ def _watch_parent() -> None:
 
 def main(role: str) -> int:
     """Run one role as a child process; errors of ours become exit codes as those of `aeo`."""
-    log_to_stderr()
+    logs.to_stderr()
     _watch_parent()
     try:
         return ROLES[role](from_environment())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -34,25 +36,43 @@ class Addresses:
         return f"Addresses(transfer_url={self.transfer_url!r}, ...)"
 
 
+def check_token(token: str) -> None:
+    """See that there is a token, and that it can be sent.
+
+    Raises:
+        InputError: there is none, or it has letters that no token has.
+    """
+    if not token:
+        raise InputError("no token: set AEO_AUTH_TOKEN or --auth-token @FILE")
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise InputError("the token has letters that no token has.", field="--auth-token", fix="Copy it anew.")
+
+
 def register(config: Config, info: WorkerInfo) -> Addresses:
     """Register once.
 
     Raises:
         Refused: the token is wrong.
         Conflict: a live worker has this id.
-        InputError: the address is no controller's, or it cannot use what we say of ourselves.
+        InputError: there is no token, the address is no controller's, or it cannot use what we say of ourselves.
         Unavailable: the controller does not answer.
     """
+    check_token(config.auth_token)
     url = f"{config.controller_url.rstrip('/')}/api/workers"
     headers = {"Authorization": f"Bearer {config.auth_token}"}
     try:
         # A proxy from the environment cannot reach the loopback of this machine.
+        if not 0 < (urlsplit(url).port or 80) < 65536:
+            raise ValueError("it has a port that is none")
         local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
         response = httpx.post(url, json=codec.encode(info), headers=headers, timeout=15, trust_env=not local)
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise InputError(f"{config.controller_url!r} is no address: {error}.", field="--controller-url") from None
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
+        # Nothing that could be sent; trying again would change nothing.
+        why = str(error).rstrip(".")
+        raise InputError(f"{config.controller_url!r} is no address: {why}.", field="--controller-url") from None
     except httpx.HTTPError as error:
-        raise Unavailable(f"The controller at {config.controller_url} does not answer: {error}") from error
+        why = str(error).rstrip(".") or type(error).__name__
+        raise Unavailable(f"The controller at {config.controller_url} does not answer: {why}") from error
     if response.status_code != httpx.codes.OK:
         raise _error(config, info, response)
     try:
@@ -90,23 +110,29 @@ def _error(config: Config, info: WorkerInfo, response: httpx.Response) -> AeoErr
             f"The controller at {config.controller_url} refuses the token. "
             "Give its own (AEO_AUTH_TOKEN, or --auth-token @FILE); the controller keeps it in <shared-root>/token."
         )
+    problems = _problems(problem)
     if status == httpx.codes.CONFLICT:
+        # They name the flag themselves.
         return Conflict(
             detail or f"a live worker has the id {info.id!r}.",
             field="--worker-id",
             fix="Give another id, or stop that worker.",
+            problems=problems,
         )
     # A proxy before it says these when the controller is away.
     if status in (429, 502, 503, 504) or (problem and status >= 500):
-        return Unavailable(f"The controller at {config.controller_url} answers {status}. {detail}".strip())
+        return Unavailable(f"The controller at {config.controller_url} answers {status}. {detail}".strip().rstrip("."))
     if not problem:
         return _stranger(config, response)
-    problems = tuple(
+    return InputError(detail or f"the controller answers {status}.", problems=problems)
+
+
+def _problems(problem: Mapping[str, Any]) -> tuple[Problem, ...]:
+    return tuple(
         Problem(message=str(item.get("message", "")), field=str(item.get("field", "")), fix=str(item.get("fix", "")))
         for item in problem.get("problems") or ()
         if isinstance(item, dict)
     )
-    return InputError(detail or f"the controller answers {status}.", problems=problems)
 
 
 def _problem(response: httpx.Response) -> dict[str, Any]:

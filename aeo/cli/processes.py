@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from aeo import processes
+from aeo import logs, processes
 from aeo.cli.demo import demo
 from aeo.config import PREFIX, Config, from_environment
 from aeo.core.errors import InputError
@@ -43,15 +43,20 @@ _HELP: Mapping[str, str] = {
     "lease_seconds": "How long a trial stays a silent worker's.",
     "grace_seconds": "Silence after which a worker counts as lost.",
     "refresh_seconds": "Least time between two updates of a running job's result.json.",
-    "max_body": "Largest request body, bytes.",
+    "breaker_runs": "An evaluation is paused by its last so many runs; 0: never.",
+    "worker_breaker_runs": "A worker is paused by its last so many runs; 0: never.",
+    "breaker_share": "Share of those runs that must have failed by infrastructure, above 0 and at most 1.",
+    "max_body": "Largest request body.",
     "controller_url": "The controller's address.",
     "worker_id": "The worker's id, unique among all.",
     "display_name": "Its name on pages (default: the id).",
     "local_root": "The worker's own folder: tasks, running trials, results not yet pushed.",
     "slots": "Trials at once.",
-    "poll_interval": "Seconds between heartbeats.",
+    "poll_interval": "Time between heartbeats.",
     "stop_seconds": "What a running trial gets to stop before it is killed.",
 }
+#: Units, where a flag's value has one.
+_UNITS: Mapping[str, str] = {"poll_interval": "SECONDS", "max_body": "BYTES", "controller_url": "URL"}
 _OF_WORKERS: Mapping[str, str] = {
     "host": "This machine's name on pages (default: its own name).",
     "shared_root": "Where the controller's folder is mounted here (default: at the path the controller says).",
@@ -61,7 +66,8 @@ _OF_WORKERS: Mapping[str, str] = {
 }
 _CONTROLLER = (
     *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
-    *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "max_body"),
+    *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
+    *("breaker_share", "max_body"),
 )
 _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
@@ -81,7 +87,8 @@ def settings(names: tuple[str, ...], texts: Mapping[str, str]) -> Callable[[_F],
         if name in SECRETS:
             text += " @FILE reads it from a file."
         flag = "--" + name.replace("_", "-")
-        return click.option(flag, name, help=f"{text} [{PREFIX}{name.upper()}]", metavar=name.split("_")[-1].upper())
+        metavar = _UNITS.get(name) or name.split("_")[-1].upper()
+        return click.option(flag, name, help=f"{text} [{PREFIX}{name.upper()}]", metavar=metavar)
 
     def apply(command: _F) -> _F:
         return reduce(lambda inner, name: option(name)(inner), reversed(names), command)
@@ -148,15 +155,15 @@ def controller(**flags: str | None) -> None:
     """Run the controller: web pages, API and the control process, until Ctrl-C or SIGTERM."""
     config = read(flags)
     hide_secrets()
-    processes.log_to_stderr()
+    logs.to_stderr()
     run(config)
 
 
 @click.command(
     epilog="""\b
 Examples:
-  AEO_AUTH_TOKEN=... aeo worker --controller-url http://127.0.0.1:17380 --worker-id gpu-1 --slots 4
-  aeo worker --auth-token @token --transfer-url ssh://aeo@controller/srv/aeo
+  AEO_AUTH_TOKEN=... aeo worker --controller-url http://127.0.0.1:7380 --worker-id gpu-1 --slots 4
+  aeo worker --auth-token @~/.aeo-token --transfer-url ssh://aeo@controller/srv/aeo
 
 A token in an argument is seen by everyone on the machine for a moment: prefer AEO_AUTH_TOKEN or @FILE."""
 )
@@ -168,7 +175,7 @@ def worker(ctx: click.Context, /, **flags: str | None) -> None:
     config = read({**flags, "host": named or platform.node()})
     mounted = flags["shared_root"] or os.environ.get(f"{PREFIX}SHARED_ROOT")
     hide_secrets()
-    processes.log_to_stderr()
+    logs.to_stderr()
     ctx.exit(processes.worker(config, mounted=Path(mounted).expanduser() if mounted else None))
 
 
@@ -189,7 +196,7 @@ def up(count: int | None, named: tuple[str, ...], **flags: str | None) -> None:
     more = count if count is not None else int(not workers)
     workers += [(f"worker-{place}", config.slots) for place in range(1, more + 1)]
     hide_secrets()
-    processes.log_to_stderr()
+    logs.to_stderr()
     run(config, workers)
 
 
@@ -206,13 +213,13 @@ def run(config: Config, workers: Sequence[tuple[str, int]] = ()) -> None:
     Raises:
         AeoError: it could not start, or a part gave up.
     """
+    processes.check_address(config)
     with interruptible() as hurry:
         try:
             with local.controller(config) as running:
                 hurry.append(running.crew.hurry)
-                for id, slots in workers:
-                    running.add_worker(id, slots)
                 _announce(config, running)
+                _run_workers(running, workers)
                 while not running.crew.failed.wait(3600):
                     pass
                 running.crew.check()
@@ -220,17 +227,35 @@ def run(config: Config, workers: Sequence[tuple[str, int]] = ()) -> None:
             click.echo("Stopped.", err=True)
 
 
+def _run_workers(running: Controller, workers: Sequence[tuple[str, int]]) -> None:
+    """Start these workers, and say when all are online."""
+    boots = running.boots()
+    for id, slots in workers:
+        running.add_worker(id, slots)
+    names = {id for id, _ in workers}
+    while not names <= {id for id, boot in running.boots().items() if boots.get(id) != boot}:
+        if running.crew.failed.wait(0.2):
+            return
+    if workers:
+        slots = sum(slots for _, slots in workers)
+        click.echo(f"{_count(len(workers), 'worker')} ready ({_count(slots, 'slot')}); Ctrl-C stops.", err=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _announce(config: Config, running: Controller) -> None:
+    click.echo(f"Controller: {running.url}", err=True)
     if not _loopback(config.host):
         click.echo(
             f"WARNING: {config.host} is reachable from other machines, over plain HTTP. Whoever reads the network gets "
             "the token, and with it runs programs on every worker. Prefer 127.0.0.1 behind SSH or a TLS proxy.",
             err=True,
         )
-    click.echo(f"Controller: {running.url}", err=True)
     if sys.stderr.isatty():
         click.echo(f"Sign in:    {running.url}/?token={running.config.auth_token}", err=True)
-    elif not config.auth_token:
+    else:
         # Not a terminal: a log, which others may read.
         click.echo(f"Its token is kept in {running.shared.token}.", err=True)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -38,6 +38,8 @@ class Part:
     patience: float | None = 15.0
     #: Where its output goes; None: to ours.
     output: Path | None = None
+    #: Further variables it gets.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -155,7 +157,7 @@ class Crew:
 
 def _spawn(part: Part) -> subprocess.Popen[bytes]:
     # Secrets go by environment: arguments can be read by everyone on the machine.
-    environment = {**os.environ, **variables(part.config)}
+    environment = {**os.environ, **variables(part.config), **part.environment}
     output = None if part.output is None else part.output.open("ab")
     try:
         return subprocess.Popen(

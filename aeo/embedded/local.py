@@ -7,19 +7,22 @@ import platform
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 
-from aeo import lock
+from aeo import folders, lock, reach
 from aeo.config import Config
-from aeo.core.errors import Unavailable
+from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name
 from aeo.embedded import server
 from aeo.embedded.children import Crew, Part
 from aeo.layout import Shared
+from aeo.store import workers
+from aeo.store.connection import connect
+from aeo.transfer import remote
 
 #: Seconds the web process gets to answer after its start.
 READY_SECONDS = 60.0
@@ -34,6 +37,8 @@ class Controller:
     crew: Crew
     #: Where a browser or a worker on this machine reaches it.
     url: str
+    #: Tells its own web process from any other at that address.
+    instance: str = field(default_factory=lambda: secrets.token_hex(8))
     #: Folder of the children's output; None: ours.
     logs: Path | None = None
 
@@ -55,6 +60,12 @@ class Controller:
             Part(name=f"worker {id}", role="worker", config=config, patience=None, output=self.output(f"worker.{id}"))
         )
 
+    def boots(self) -> dict[str, str]:
+        """Ids of the workers that are alive, each with its boot; none while the store is away."""
+        with suppress(Unavailable), closing(connect(self.config.broker_url)) as db:
+            return {status.info.id: status.info.boot for status in workers.all(db) if status.heartbeat}
+        return {}
+
     def output(self, name: str) -> Path | None:
         """Where a child's output goes."""
         return None if self.logs is None else self.logs / f"{name}.log"
@@ -69,16 +80,18 @@ def controller(config: Config, *, logs: Path | None = None) -> Iterator[Controll
         InputError: the configuration cannot work; a child has said why.
         Unavailable: something could not be started.
     """
-    root = config.shared_root.resolve()
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    config = replace(config, shared_root=root, jobs_dir=(config.jobs_dir or root / "jobs").resolve())
-    shared = Shared(root, config.jobs_dir or root / "jobs")
+    _check_addresses(config)
+    root = folders.make(config.shared_root, field="--shared-root", mode=0o700)
+    jobs = folders.make(config.jobs_dir or root / "jobs", field="--jobs-dir")
+    config = replace(config, shared_root=root, jobs_dir=jobs)
+    shared = Shared(root, jobs)
     with lock.hold(shared.lock, "controller", field="--shared-root"), _served(config, shared) as config:
-        config = replace(config, auth_token=config.auth_token or _token(shared.token))
+        config = replace(config, auth_token=_token(shared.token, config.auth_token))
         with Crew() as crew:
             made = Controller(config=config, shared=shared, crew=crew, url=_url(config), logs=logs)
             for role in ("control", "web"):
-                crew.start(Part(name=role, role=role, config=config, output=made.output(role)))
+                own = {"AEO_INSTANCE": made.instance}
+                crew.start(Part(name=role, role=role, config=config, output=made.output(role), environment=own))
             _await_answer(made)
             yield made
 
@@ -96,13 +109,29 @@ def _served(config: Config, shared: Shared) -> Iterator[Config]:
         server.stop(running)
 
 
-def _token(path: Path) -> str:
-    """The token kept here, made at the first start."""
-    with suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    return path.read_text().strip()
+def _check_addresses(config: Config) -> None:
+    """See that the addresses given by hand can be used, before anything is made."""
+    if config.transfer_url:
+        remote.parse(config.transfer_url)
+    if config.broker_url:
+        try:
+            reach.broker(config.broker_url)
+        except Unavailable as error:
+            message = str(error).rstrip(".") + "."
+            raise InputError(message, field="--broker-url", fix="Is it running? Else check --broker-url.") from None
+
+
+def _token(path: Path, given: str) -> str:
+    """The token in force, kept here for the command line: the one given, else the one made at the first start."""
+    kept = path.read_text().strip() if path.exists() else ""
+    token = given or kept or secrets.token_urlsafe(32)
+    if token != kept:
+        draft = path.with_name(f".{path.name}.new")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token + "\n")
+        draft.replace(path)
+    return token
 
 
 def _url(config: Config) -> str:
@@ -115,8 +144,10 @@ def _await_answer(made: Controller) -> None:
     with httpx.Client(trust_env=False, timeout=5) as client:
         while time.monotonic() < deadline:
             made.crew.check()
-            with suppress(httpx.HTTPError):
-                if client.get(f"{made.url}/api/health").is_success:
+            with suppress(httpx.HTTPError, ValueError, AttributeError):
+                answer = client.get(f"{made.url}/api/health")
+                # Another controller may have the port: ours then ends, and says why.
+                if answer.is_success and answer.json().get("instance") == made.instance:
                     return
             made.crew.failed.wait(0.1)
     raise Unavailable(f"The web process does not answer at {made.url}.")

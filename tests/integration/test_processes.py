@@ -15,6 +15,9 @@ import pytest
 from programs import TOKEN, Api, Program, all_gone, free_port
 from waiting import eventually
 
+from aeo.config import Config
+from aeo.core.errors import InputError
+from aeo.embedded import local
 from aeo.store import workers
 from aeo.store.connection import connect
 
@@ -77,10 +80,52 @@ def test_second_controller_on_the_same_root_is_refused(controller: Controller) -
 def test_a_taken_port_is_said(controller: Controller, tmp_path: Path) -> None:
     second = Program(["controller", "--port", str(controller.port), "--shared-root", str(tmp_path / "other")], tmp_path)
     assert second.ends() == 2
-    assert f"port {controller.port}" in second.output
+    # One line, and no address of a controller that is another's.
+    (line,) = second.output.splitlines()
+    assert f"port {controller.port}" in line
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_web_process_is_known_from_another_that_answers(controller: Controller, tmp_path: Path) -> None:
+    config = Config(port=controller.port, shared_root=tmp_path / "other", auth_token=TOKEN)
+    with pytest.raises(InputError, match="web"), local.controller(config, logs=tmp_path):
+        pass
+    assert f"port {controller.port}" in (tmp_path / "web.log").read_text()
     # What it had started is gone too, the embedded server with it.
     pid = int((tmp_path / "other" / "redis" / "pid").read_text())
     assert all_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--transfer-url", "ftp://x/y"], "--transfer-url: the address has a scheme that is not known"),
+        (["--broker-url", "redis://127.0.0.1:1/0"], "check --broker-url"),
+        (["--broker-url", "http://x"], "--broker-url: The broker's address is not valid"),
+        (["--shared-root", "/proc/x"], "--shared-root: cannot create /proc/x"),
+        (["--jobs-dir", "/proc/x"], "--jobs-dir: cannot create /proc/x"),
+    ],
+)
+def test_a_controller_that_cannot_work_says_why(tmp_path: Path, arguments: list[str], said: str) -> None:
+    controller = Program(["controller", "--port", str(free_port()), *arguments], tmp_path)
+    assert controller.ends() == 2, controller.output
+    (line,) = controller.output.splitlines()
+    assert said in line
+
+
+def test_a_token_that_was_given_is_kept_for_the_command_line(controller: Controller) -> None:
+    kept = controller.root / "token"
+    assert kept.read_text().strip() == TOKEN
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_kept_token_is_the_one_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    made = local._token(path, "")
+    assert local._token(path, "") == made == path.read_text().strip()
+    assert local._token(path, "given") == "given"
+    assert local._token(path, "") == path.read_text().strip() == "given"
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_nothing_secret_in_arguments_or_output(controller: Controller, programs: list[Program]) -> None:
@@ -105,6 +150,10 @@ def test_nothing_secret_in_arguments_or_output(controller: Controller, programs:
         (["--transfer-url", "/nowhere/at/all"], {}, "--transfer-url"),
         (["--shared-root", "."], {}, "no controller's folder"),
         (["--broker-url", "http://x"], {}, "--broker-url"),
+        ([], {"AEO_AUTH_TOKEN": ""}, "Error: no token: set AEO_AUTH_TOKEN or --auth-token @FILE"),
+        ([], {"AEO_AUTH_TOKEN": "tökenlich"}, "--auth-token"),
+        (["--controller-url", "http://127.0.0.1:99999"], {}, "--controller-url"),
+        (["--local-root", "/proc/foo"], {}, "Error: --local-root: cannot create /proc/foo"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why(
@@ -114,6 +163,19 @@ def test_a_worker_that_cannot_work_says_why(
     programs.append(worker)
     assert worker.ends() == 2, worker.output
     assert said in worker.output
+    assert "Traceback" not in worker.output
+    # Nobody counts on it, now or for the time of a heartbeat.
+    assert controller.api.worker("wrong") is None
+
+
+def test_a_worker_without_its_broker_says_so_before_anybody_counts_on_it(
+    controller: Controller, programs: list[Program]
+) -> None:
+    worker = controller.worker("unheard", "--broker-url", "redis://127.0.0.1:1/0")
+    programs.append(worker)
+    assert worker.ends() == 1, worker.output
+    assert "127.0.0.1:1 does not answer" in worker.output
+    assert controller.api.worker("unheard") is None
 
 
 def test_an_address_that_is_no_controller(tmp_path: Path) -> None:
@@ -136,7 +198,7 @@ def test_ids_and_roots_in_use(controller: Controller, programs: list[Program]) -
     assert "another worker runs on" in same_root.output
     assert same_id.ends() == 2
     assert "taken" in same_id.output
-    assert "--worker-id" in same_id.output
+    assert same_id.output.count("--worker-id") == 1
 
 
 def test_a_workers_life(controller: Controller, programs: list[Program]) -> None:
@@ -151,7 +213,8 @@ def test_a_workers_life(controller: Controller, programs: list[Program]) -> None
     family = worker.family()
     assert worker.terminate() == 0, worker.output
     eventually(lambda: all_gone(family))
-    controller.api.await_worker("mortal", "lost")
+    # It said goodbye: no share waits for it until its last heartbeat has expired.
+    assert controller.api.worker("mortal") is None
     # Its successor in the same root is welcome, with the same identity.
     again = controller.worker("mortal")
     programs.append(again)
@@ -190,6 +253,8 @@ def test_a_stopping_worker_and_its_trial(controller: Controller, programs: list[
     if signals == 2:
         worker.process.send_signal(signal.SIGTERM)
     assert worker.ends() == 0, worker.output
+    assert f"worker {id}: finishing 1 trial; a second Ctrl-C gives it back" in worker.output
+    assert controller.api.worker(id) is None
     done = signals == 1
 
     def settled() -> bool:
@@ -258,6 +323,11 @@ def test_up_runs_everything_until_interrupted(tmp_path: Path, programs: list[Pro
     slots = {id: api.await_worker(id)["info"]["capacity"]["slots"] for id in ("big", "small")}
     assert slots == {"big": 2, "small": 1}
     api.close()
+    eventually(lambda: "ready" in up.output)
+    first, *_, last = up.output.splitlines()
+    assert first == f"Controller: {api.url}"
+    assert last == "2 workers ready (3 slots); Ctrl-C stops."
+    assert "Connected to" not in up.output
     family = up.family()
     up.process.send_signal(signal.SIGINT)
     assert up.ends() == 0, up.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from typing import Any
@@ -29,7 +30,13 @@ _pings = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ping")
 @bp.doc(summary="Tell whether the controller can work; needs no token", responses={503: "The store is away"})
 def show() -> Response:
     alive = ping(current_site().db)
-    body: dict[str, Any] = {"status": "ok" if alive else "unavailable", "redis": alive, "version": __version__}
+    body: dict[str, Any] = {
+        "status": "ok" if alive else "unavailable",
+        "redis": alive,
+        "version": __version__,
+        # Whoever started this process knows by it that it is the one who answers.
+        "instance": os.environ.get("AEO_INSTANCE", ""),
+    }
     return reply(body, 200 if alive else 503)
 
 
