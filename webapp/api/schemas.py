@@ -105,6 +105,8 @@ class HealthOut(BaseModel):
     status: str
     redis: bool
     version: str
+    #: Names this run of the web process to whoever started it.
+    instance: str = ""
 
 
 class WorkersOut(BaseModel):
