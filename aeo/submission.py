@@ -15,7 +15,7 @@ from typing import Any
 from aeo.core.errors import InputError
 from aeo.core.model import Spec
 from aeo.core.names import check_name
-from aeo.executors import PLAIN, SubmittedFile, document
+from aeo.executors import PLAIN, SubmittedFile, document, secrets
 
 #: Keys of our own header, which are also the options of ``aeo submit``.
 HEADER = (
@@ -65,7 +65,8 @@ def read(submission: Submission) -> tuple[Spec, SubmittedFile]:
             header[key] = value
     if ours:
         header.setdefault("agent_timeout_multiplier", AGENT_TIMEOUT_MULTIPLIER)
-    header.setdefault("executor", PLAIN)
+    if header.setdefault("executor", PLAIN) is None:
+        raise InputError("must be a text.", field="executor")
     values = {key: _CHECKS[key](key, value) for key, value in header.items() if value is not None or key in _NULLABLE}
     values.setdefault("name", "")
     file = SubmittedFile(name=submission.file_name, text=submission.text, folder=submission.working_dir)
@@ -93,7 +94,9 @@ def _meant(key: str) -> str:
 def _text(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise InputError("must be a text.", field=key)
-    return check_name(value, f"{key} name", field=key)
+    if secrets.has_key(value):
+        raise InputError("looks like a secret.", field=key, fix="Choose a name that may be seen by everybody.")
+    return check_name(value, "name" if key == "name" else f"{key} name", field=key)
 
 
 def _workers(key: str, value: Any) -> tuple[str, ...]:

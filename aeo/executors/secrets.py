@@ -42,6 +42,19 @@ _SHAPES = re.compile(
     r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
     r")"
 )
+#: Secrets told by what stands around them: in addresses, in headers, after flags, in key files.
+_PLACES = re.compile(
+    r"[a-z][a-z0-9+.-]*://[^/\s:@]*:(?!\$\{)[^/\s@]+@"
+    r"|[?&](?:api[-_]?key|key|(?:access[-_]?)?token|secret|password)=(?!\$\{)[^&\s]{6,}"
+    r"|\bbearer\s+(?!\$\{)[a-z0-9._~+/=-]{10,}"
+    r"|--?(?:api[-_]key|(?:access[-_])?token|secret|password)[= ]\s*(?!\$\{)[^\s$]{6,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    re.IGNORECASE,
+)
+#: Words that make a name secret when they end it.
+_SECRET_LAST = frozenset({"PASS", "PWD", "PAT"})
+#: Digits of a number that may be a secret.
+_DIGITS = 6
 _FLAGS = frozenset({"", "true", "false", "yes", "no", "0", "1", "none", "null"})
 
 
@@ -54,12 +67,19 @@ def is_secret(name: str, value: str) -> bool:
 
 def has_key(text: str) -> bool:
     """Whether a text holds something that looks like a key of a well-known service."""
-    return _SHAPES.search(text) is not None
+    return _SHAPES.search(text) is not None or _PLACES.search(text) is not None
+
+
+def is_secret_number(name: str, value: int) -> bool:
+    """Whether a number is a secret written out: a long one under a secret's name."""
+    return names_secret(name) and len(str(abs(value))) >= _DIGITS
 
 
 def names_secret(name: str) -> bool:
     """Whether something of this name is a secret: ``api_key``, ``authToken``; not ``max_tokens``, ``tokenizer``."""
     words = [word.upper() for word in _WORD.findall(name)]
+    if words[1:] and words[-1] in _SECRET_LAST:
+        return True
     if not any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDS) for word in words):
         return False
     return words[-1] not in _HARMLESS_WORDS and words[0] not in _HARMLESS_FIRST

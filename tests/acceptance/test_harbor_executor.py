@@ -365,6 +365,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "job.yaml:1: n_attempts",
         "greater than or equal",
     ),
+    "too many trials": (
+        {"n_attempts": 10**9, "datasets": [{"path": "set"}]},
+        "job.yaml:1",
+        "200000 is the most",
+    ),
     "plugins": ({"datasets": [{"path": "set"}], "plugins": ["a:B"]}, "job.yaml:3: plugins", "one Harbor job"),
     "source jobs": (
         {"datasets": [{"path": "set"}], "source_jobs": [{"action": "regrade", "type": "local", "path": "x"}]},

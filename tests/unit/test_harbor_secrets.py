@@ -158,3 +158,35 @@ def test_the_error_names_the_line_and_the_fix_and_not_the_secret() -> None:
     assert second.field == "job.yaml:5: agents[0].env.MY_TOKEN"
     assert second.fix == "Write ${MY_TOKEN} and set MY_TOKEN in each worker's environment."
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"kwargs": {"base_url": "https://user:pw@host/x"}},
+        {"kwargs": {"url": "https://h/x?api_key=abcdefghi1234"}},
+        {"kwargs": {"args": "--api-key xyzabc123456"}},
+        {"kwargs": {"header": "Authorization: Bearer abcdef123456"}},
+        {"kwargs": {"api_key": 1234567}},
+        {"kwargs": {"sk-abcdefghijklmnopqrstuvwxyz123456": 1}},
+        {"kwargs": {"k": "-----BEGIN RSA PRIVATE KEY-----"}},
+        {"env": {"DATABASE_URL": "postgres://u:pw@h/db"}},
+        {"env": {"DB_PWD": "abcd"}},
+        {"env": {"SMTP_PASS": "abcd"}},
+    ],
+)
+def test_secrets_told_by_their_place_are_found(agent: dict[str, Any]) -> None:
+    assert find({"agents": [agent]})
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"kwargs": {"base_url": "https://host:8080/x?key=1", "api_key": 5, "pass_at_k": 3}},
+        {"kwargs": {"header": "Bearer ${TOKEN}", "url": "https://u:${PW}@host/"}},
+        {"env": {"PWD": "/app", "PASS": "2"}},
+        {"kwargs": {"prompt": "The bearer of this letter, see https://host/a:b@c"}},
+    ],
+)
+def test_what_only_resembles_them_is_not(agent: dict[str, Any]) -> None:
+    assert find({"agents": [agent]}) == []

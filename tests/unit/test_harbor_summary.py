@@ -168,3 +168,17 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, name: str, value:
     except InputError:
         return
     assert (summary.outcome is Outcome.SCORED) == bool(summary.rewards)
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [
+        ("ApiOverloadedError", True),
+        ("TrialProcessDied", True),
+        ("AuthenticationError", False),
+        ("NotFoundError", False),
+    ],
+)
+def test_what_comes_again_however_often_is_not_run_again(tmp_path: Path, kind: str, again: bool) -> None:
+    summary = read(tmp_path, document(verifier_result=None, **error(kind)))
+    assert (summary.outcome, summary.retryable) == (Outcome.INFRA_ERROR, again)

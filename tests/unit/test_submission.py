@@ -75,6 +75,8 @@ def test_what_is_no_mapping_is_refused(text: str) -> None:
         ("name", "x" * 201),
         ("name", "new\nline"),
         ("executor", ["sleep"]),
+        ("executor", None),
+        ("name", "sk-abcdefghijklmnopqrstuvwxyz123456"),
         ("workers", 5),
         ("workers", ["a", "a"]),
         ("workers", ["-bad"]),

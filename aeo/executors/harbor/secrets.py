@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aeo.executors.secrets import has_key, is_secret
+from aeo.executors.secrets import has_key, is_secret, is_secret_number
 
 #: What people fill with values of their own: there a name says what the value is.
 _FREE = ("kwargs", "env", "headers")
@@ -29,6 +29,9 @@ def find(config: Mapping[str, Any]) -> list[Found]:
 def _walk(value: Any, path: tuple[str | int, ...], *, checks_names: bool) -> Iterator[Found]:
     if isinstance(value, Mapping):
         for key, item in value.items():
+            if has_key(str(key)):
+                # The place is shown to people: not the name, which is the secret.
+                yield Found(path=path, resolvable=False)
             yield from _walk(item, (*path, str(key)), checks_names=checks_names or key in _FREE)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
@@ -41,3 +44,7 @@ def _walk(value: Any, path: tuple[str | int, ...], *, checks_names: bool) -> Ite
         name = next((part for part in reversed(path) if isinstance(part, str)), "")
         if is_secret(name, value) if checks_names else has_key(value):
             yield Found(path=path, resolvable="env" in path or "headers" in path)
+    elif isinstance(value, int) and not isinstance(value, bool) and checks_names:
+        name = next((part for part in reversed(path) if isinstance(part, str)), "")
+        if is_secret_number(name, value):
+            yield Found(path=path, resolvable=False)

@@ -53,6 +53,17 @@ _ITS_OWN = frozenset(
     }
 )
 
+#: Errors that come again however often the trial runs (the same table: should_retry is false).
+_FINAL = frozenset(
+    {
+        *("UnsupportedModelParametersError", "BadRequestError", "UnprocessableEntityError"),
+        *("UnsupportedParamsError", "APIResponseValidationError", "BudgetExceededError"),
+        *("AgentAuthenticationError", "ModelNotFoundError", "ApiProviderResourceNotFoundError"),
+        *("AuthenticationError", "PermissionDeniedError", "NotFoundError", "ServiceOperationsUnsupportedError"),
+        *("VercelScopeError", "DspyImportError", "MissingExtraError", "RegradeError"),
+    }
+)
+
 
 def summarise(trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
     """See `aeo.executors.Executor.summarise`."""
@@ -85,6 +96,7 @@ def summarise(trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
         error_type=error_type,
         error_message=message,
         error_types=tuple(kind for kind, _, _ in errors),
+        retryable=not any(kind in _FINAL for kind, _, _ in errors),
         labels=trial.labels,
     )
 

@@ -25,6 +25,8 @@ from aeo_harbor.faults import Faults, known_part
 
 #: Key of a document that is not given as differences (see ``aeo.executors.harbor.trial_files``).
 WHOLE = "*"
+#: Trials of one job.
+TRIAL_LIMIT = 200_000
 #: What the platform takes as a name; Harbor itself takes more.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 
@@ -35,6 +37,7 @@ def plan(request: Mapping[str, Any]) -> dict[str, Any]:
     warnings = _settings_that_do_not_apply(config)
     warnings += paths.settle(config, request["folder"])
     _remember_hashes()
+    _bound_trials()
     # Not the task's result: asyncio writes that out, whole, on its way to ending, and a plan is long.
     plans: list[JobPlan] = []
     with _remembering_metrics():
@@ -133,6 +136,22 @@ async def _culprit(config: JobConfig) -> list[str | int]:
         except Exception:
             return ["datasets", index]
     return [] if config.datasets or config.tasks else ["datasets"]
+
+
+def _bound_trials() -> None:
+    """Refuse a job of too many trials before they are made: a slip in n_attempts would fill the memory."""
+    build = JobPlan.build_trial_configs
+
+    def bounded(config: JobConfig, task_configs: list[Any], **fields: Any) -> list[TrialConfig]:
+        count = config.n_attempts * len(task_configs) * len(config.agents)
+        if count > TRIAL_LIMIT:
+            raise ValueError(
+                f"{len(task_configs)} tasks x {len(config.agents)} agents x {config.n_attempts} attempts are {count} "
+                f"trials; {TRIAL_LIMIT} is the most."
+            )
+        return build(config, task_configs, **fields)
+
+    JobPlan.build_trial_configs = staticmethod(bounded)
 
 
 def _remember_hashes() -> None:
