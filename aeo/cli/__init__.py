@@ -29,6 +29,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "pause": ("aeo.cli.follow:pause", "Let no further trial of an evaluation start."),
     "resume": ("aeo.cli.follow:resume", "Let a paused evaluation go on."),
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
+    "doctor": ("aeo.cli.doctor:doctor", "Check that nothing is lost and nothing counted twice."),
+    "recover": ("aeo.cli.recover:recover", "Rebuild the store from disk."),
     "workers": ("aeo.cli.workers:workers", "List workers; weigh, pause, drain, remove them."),
 }
 

@@ -87,7 +87,7 @@ def faults(snapshot: Snapshot, log: Iterable[Mapping[str, Any]] = ()) -> list[st
         *_counted(snapshot),
         *_left(snapshot),
         *_listed(snapshot),
-        *_folders(snapshot),
+        *folder_faults(snapshot),
         *_committed_twice(log),
     ]
 
@@ -199,7 +199,8 @@ def _listed(seen: Snapshot) -> Iterator[str]:
         yield f"it is {seen.state}, but listed as {', '.join(sorted(seen.listed)) or 'nothing'}"
 
 
-def _folders(seen: Snapshot) -> Iterator[str]:
+def folder_faults(seen: Snapshot) -> Iterator[str]:
+    """What is wrong with the job folder alone; part of `faults`."""
     if seen.folders is None:
         return
     committed = {trial for trial, row in seen.rows.items() if row.attempt > 0}

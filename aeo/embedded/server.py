@@ -87,6 +87,20 @@ def _start(folder: Path, binary: Path) -> Server:
     raise AssertionError
 
 
+def address(folder: Path) -> str:
+    """Address, with its password, of the server that was started in a folder; whether it runs now is not looked at.
+
+    Raises:
+        Unavailable: none was started there, or its files cannot be read.
+    """
+    try:
+        return f"redis://:{(folder / 'password').read_text()}@{_HOST}:{int((folder / 'port').read_text())}/0"
+    except (OSError, ValueError):
+        raise Unavailable(
+            f"No embedded server was started in {folder}, or its files are another user's. Name one with --broker-url."
+        ) from None
+
+
 def stop(server: Server) -> None:
     """Have the server write its data and end, and wait for that. Does nothing when it runs no more.
 
