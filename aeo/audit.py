@@ -63,14 +63,13 @@ def check(site: Site, ids: Sequence[str] = ()) -> list[Finding]:
     """
     stored, on_disk = known_ids(site)
     wanted = [_id(site, id, on_disk) for id in ids] or sorted({*stored, *on_disk})
-    found = _look(site, wanted)
+    found = {id: _look(site, id) for id in wanted}
     for _ in range(LOOKS - 1):
         again = [id for id, look in found.items() if look.finding.faults]
         if not again:
             break
         time.sleep(BETWEEN_SECONDS)
-        for id, look in _look(site, again).items():
-            found[id] = _still(found[id], look)
+        found.update((id, _still(found[id], _look(site, id))) for id in again)
     return [look.finding for look in found.values()]
 
 
@@ -85,13 +84,11 @@ def _id(site: Site, id_or_name: str, on_disk: Iterable[str]) -> str:
     return id_or_name if id_or_name in on_disk else evaluations.find(site.db, id_or_name).id
 
 
-def _look(site: Site, ids: Sequence[str]) -> dict[str, _Look]:
+def _look(site: Site, id: str) -> _Look:
     # This order misses nothing: an event leaves the store only once it is on disk.
-    snapshots = {id: _snapshot(site, id) for id in ids}
-    waiting: dict[str, list[tuple[str, Event]]] = {}
-    for entry, event in events.take(site.db, _EVENTS):
-        waiting.setdefault(event.evaluation, []).append((entry, event))
-    return {id: _judge(site, id, snapshots[id], waiting.get(id, ())) for id in ids}
+    snapshot = _snapshot(site, id)
+    waiting = [(entry, event) for entry, event in events.take(site.db, _EVENTS) if event.evaluation == id]
+    return _judge(site, id, snapshot, waiting)
 
 
 def _snapshot(site: Site, id: str) -> audit.Snapshot | None:

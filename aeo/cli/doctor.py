@@ -10,7 +10,6 @@ from aeo import audit
 from aeo.audit import Finding
 from aeo.cli import place, show
 from aeo.cli.client import clean
-from aeo.cli.follow import as_json
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
 from aeo.core.errors import InputError
@@ -36,7 +35,7 @@ Examples:
 @click.argument("ids", nargs=-1, metavar="[ID|NAME]...")
 @click.option("--store", is_flag=True, help="Check these evaluations, or all, in store and on disk.")
 @settings(place.WHERE, {"broker_url": "The broker's address (default: the embedded server's)."})
-@as_json
+@place.as_json
 @click.pass_context
 def doctor(ctx: click.Context, /, ids: tuple[str, ...], store: bool, as_json: bool, **flags: str | None) -> None:
     """Check that all is as it must be."""

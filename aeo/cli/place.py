@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import click
+
 from aeo.config import Config
 from aeo.core.errors import InputError
 from aeo.embedded import server
@@ -13,6 +15,7 @@ from aeo.layout import Shared
 from aeo.site import Site
 from aeo.store.connection import connect
 
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 #: Settings that say where the controller is.
 WHERE = ("shared_root", "broker_url")
 

@@ -9,7 +9,6 @@ import click
 
 from aeo import audit, recovery
 from aeo.cli import place, show
-from aeo.cli.follow import as_json
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
 from aeo.site import Site
@@ -49,7 +48,7 @@ Examples:
   aeo recover --shared-root /srv/aeo --json"""
 )
 @settings(place.WHERE, {"broker_url": "The broker's address (default: the embedded server's)."})
-@as_json
+@place.as_json
 @click.pass_context
 def recover(ctx: click.Context, /, as_json: bool, **flags: str | None) -> None:
     """Rebuild the store from disk; runs on the controller's machine."""

@@ -31,7 +31,7 @@ TOKEN = "token-of-this-test"
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
     server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     monkeypatch.setenv("AEO_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("AEO_TOKEN", TOKEN)
