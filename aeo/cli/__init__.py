@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("aeo.cli.processes:up", "Run everything on this machine: server, controller, workers."),
     "controller": ("aeo.cli.processes:controller", "Run the controller: web pages, API, control process."),
     "worker": ("aeo.cli.processes:worker", "Run a worker on this machine."),
+    "tunnel": ("aeo.cli.tunnel:tunnel_command", "Keep a worker's machine connected, by ssh."),
     "submit": ("aeo.cli.submit:submit", "Submit an evaluation from a file."),
     "run": ("aeo.cli.submit:run", "Submit with the flags of `harbor run`."),
     "status": ("aeo.cli.follow:status", "List evaluations, or show one."),
