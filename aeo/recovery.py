@@ -93,9 +93,12 @@ def _adopt_committed(site: Site, record: Record) -> None:
     """Record what lies in the job folder; a trial committed is never run again."""
     job_dir = Path(record.evaluation.job_dir)
     rows = {row.summary.trial for row in trials.rows_since(site.db, record.evaluation.id, 0)}
+    # What is just being committed is left to the commit, which knows who ran it.
+    inbox_of = site.shared.inbox / record.evaluation.id
+    arriving = {path.name.removesuffix(".json").rpartition(".")[0] for path in inbox_of.glob("*.json")}
     logged = event_log.committed_rows(event_log.read(site.shared.events(record.evaluation.id)))
     for trial in record.trials.values():
-        if trial.name not in rows and (job_dir / trial.name / "result.json").is_file():
+        if trial.name not in rows and trial.name not in arriving and (job_dir / trial.name / "result.json").is_file():
             results.adopt(site, record, trial, logged.get(trial.name))
 
 
@@ -147,12 +150,13 @@ def reconcile(site: Site) -> None:
 
 
 def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus]) -> None:
-    """Give back what nobody runs: at once when the worker is lost, after the grace when only its lease ended."""
+    """Give back what nobody runs: when its lease ends, if the worker is lost or has said so, else after the grace."""
     id, hung = record.evaluation.id, site.config.grace_seconds
     overdue = {claim.token for claim in trials.expired(site.db, id, ago_seconds=hung)}
     for claim in trials.expired(site.db, id):
         worker = pool.get(claim.worker)
-        if worker is not None and worker.state is not WorkerState.LOST and claim.token not in overdue:
+        given_up = worker is None or worker.state is WorkerState.LOST or _has_ended(site, claim, worker)
+        if not given_up and claim.token not in overdue:
             continue
         requeued = trials.requeue(
             site.db,
@@ -165,6 +169,15 @@ def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus
         if requeued is Requeued.EXHAUSTED:
             message = f"The worker went away in each of {claim.attempt} runs."
             results.fail(site, record, record.trials[claim.trial], "WorkerLost", message)
+
+
+def _has_ended(site: Site, claim: Claim, worker: WorkerStatus) -> bool:
+    """Whether the worker has said, since a lease that ended was last renewed, that it works on its batch no more.
+
+    So it is when it was killed and started again within the grace.
+    """
+    beat, age = worker.heartbeat, worker.heartbeat_age
+    return beat is not None and age is not None and age < site.config.lease_seconds and claim.batch not in beat.batches
 
 
 def _drop_unborn(site: Site, id: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -24,8 +26,12 @@ from aeo.store import workers
 from aeo.store.connection import connect
 from aeo.transfer import remote
 
+log = logging.getLogger(__name__)
+
 #: Seconds the web process gets to answer after its start.
 READY_SECONDS = 60.0
+#: Seconds between two looks whether the embedded server lives: it may be killed when memory is short.
+SERVER_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +108,26 @@ def _served(config: Config, shared: Shared) -> Iterator[Config]:
         yield config
         return
     # Attached or not, it is stopped with us: who holds the root's lock is the only one that uses it.
-    running = server.start(shared.redis)
+    running, over = [server.start(shared.redis)], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(SERVER_LOOK_SECONDS):
+            if server.runs(shared.redis):
+                continue
+            try:
+                running[0] = server.start(shared.redis)
+                log.error("the embedded server was gone; it was started again")
+            except (Unavailable, OSError) as error:
+                log.error("the embedded server is gone and cannot be started: %s", error)
+
+    watcher = threading.Thread(target=watch, name="server", daemon=True)
+    watcher.start()
     try:
-        yield replace(config, broker_url=running.url)
+        yield replace(config, broker_url=running[0].url)
     finally:
-        server.stop(running)
+        over.set()
+        watcher.join()
+        server.stop(running[0])
 
 
 def _check_addresses(config: Config) -> None:

@@ -73,7 +73,14 @@ def start(folder: Path) -> Server:
         return _start(folder, find_binary())
 
 
+def runs(folder: Path) -> bool:
+    """Whether the server of a folder lives."""
+    return _find(folder.resolve()) is not None
+
+
 def _start(folder: Path, binary: Path) -> Server:
+    for dead in [pid for pid, child in _children.items() if child.poll() is not None]:
+        del _children[dead]
     for last in (False, False, True):
         port = _choose_port(folder)
         _write_config(folder, port)
