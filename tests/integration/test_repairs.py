@@ -547,3 +547,30 @@ def test_merge_is_closed_by_one_at_a_time(site: Site, tmp_path: Path, monkeypatc
     go_on.set()
     thread.join()
     assert state(site, id) is EvaluationState.SUCCEEDED
+
+
+def test_a_run_that_outlived_a_wipe_is_given_back_to_nobodys_share(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}, workers=["a"]).id
+    batch = only_batch(site, id)
+    store.start_batch(site.db, batch)
+    claim = trials.claim(site.db, batch, token="t", lease_seconds=60)
+    assert claim is not None
+    site.db.client.flushall()
+    recovery.recover(site)
+    assert trials.reclaim(site.db, claim, lease_seconds=60)
+    trials.requeue(site.db, id, claim.trial, "t", reason="its process died", max_requeues=5)
+    evaluations.cancel(site, id)
+    repaired(site, lambda: state(site, id) is EvaluationState.CANCELLED)
+
+
+def test_recovery_leaves_what_is_being_committed_to_the_commit(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals(site, tmp_path, "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "commit", raising(Unavailable("killed after the rename")))
+        commit_all(site, 1)
+    recovery.recover(site)
+    commit_all(site, 2)
+    (row,) = trials.rows_since(site.db, store.find(site.db, "x").id, 0)
+    assert row.worker == "a"

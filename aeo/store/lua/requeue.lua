@@ -10,7 +10,9 @@ end
 
 local claim = claim_of(evaluation, trial)
 local states = redis.call('HGETALL', key('batch_states', evaluation))
-local target, best = claim.batch, -1
+-- A run that outlived a wipe of the store may name a batch that is not known: then the trial is in nobody's share.
+local known = redis.call('HEXISTS', key('batches', evaluation), claim.batch) == 1
+local target, best = known and claim.batch or '', -1
 for i = 1, #states, 2 do
   local batch, state = states[i], states[i + 1]
   if state ~= 'ended' then
