@@ -208,14 +208,14 @@ def test_a_plug_ins_fault_on_one_result_rejects_that_one(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrivals(site, tmp_path, "one", "two")
-    id, real = store.find(site.db, "one").id, type(sleep.executor).summarise
+    id, real = store.find(site.db, "one").id, sleep.executor.summarise
 
-    def summarise(self: Any, trial: Any, folder: Path) -> Any:
+    def summarise(trial: Any, folder: Path) -> Any:
         if id in str(folder) or "/one/" in str(folder):
             raise KeyError("a bug")
-        return real(self, trial, folder)
+        return real(trial, folder)
 
-    monkeypatch.setattr(type(sleep.executor), "summarise", summarise)
+    monkeypatch.setattr(sleep.executor, "summarise", summarise)
     commit_all(site)
     assert (store.find(site.db, "one").done, store.find(site.db, "two").done) == (0, 1)
     assert store.find(site.db, "one").pending == 1
@@ -245,7 +245,7 @@ def test_a_merge_that_fails_is_tried_again(site: Site, tmp_path: Path, monkeypat
     commit_all(site, 1)
     id = store.find(site.db, "x").id
     with monkeypatch.context() as patch:
-        patch.setattr(type(sleep.executor), "merge", raising(KeyError("a bug")))
+        patch.setattr(sleep.executor, "merge", raising(KeyError("a bug")))
         assert jobs.merge(site, id) is EvaluationState.MERGING
         assert "merge failed" in store.get(site.db, id).reason
     assert jobs.merge(site, id) is EvaluationState.SUCCEEDED
@@ -257,7 +257,7 @@ def test_a_merge_that_always_fails_ends(site: Site, tmp_path: Path, monkeypatch:
     arrivals(site, tmp_path, "x")
     commit_all(site, 1)
     id = store.find(site.db, "x").id
-    monkeypatch.setattr(type(sleep.executor), "merge", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(sleep.executor, "merge", raising(OSError(28, "No space left on device")))
     repaired(site, lambda: state(site, id) is EvaluationState.FAILED)
     assert "No space left" in store.get(site.db, id).reason
 
@@ -532,14 +532,14 @@ def test_merge_is_closed_by_one_at_a_time(site: Site, tmp_path: Path, monkeypatc
     arrivals(site, tmp_path, "x")
     commit_all(site, 1)
     id = store.find(site.db, "x").id
-    inside, go_on, real = threading.Event(), threading.Event(), type(sleep.executor).merge
+    inside, go_on, real = threading.Event(), threading.Event(), sleep.executor.merge
 
-    def slow(self: Any, *args: Any) -> None:
+    def slow(*args: Any) -> None:
         inside.set()
         assert go_on.wait(20)
-        real(self, *args)
+        real(*args)
 
-    monkeypatch.setattr(type(sleep.executor), "merge", slow)
+    monkeypatch.setattr(sleep.executor, "merge", slow)
     thread = threading.Thread(target=jobs.merge, args=(site, id))
     thread.start()
     assert inside.wait(20)
