@@ -29,16 +29,23 @@ def free_port() -> int:
 
 
 class Program:
-    """A running ``aeo`` and its output."""
+    """A running ``aeo`` and its output; ``before`` is a command that becomes it, as ``ip netns exec`` does."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        before: Sequence[str] = (),
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"{arguments[0]}.{free_port()}.log"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("AEO_")}
         kept = {key: value for key, value in os.environ.items() if key == "AEO_HARBOR_PYTHON"}
         with self.log.open("wb") as log:
             self.process = psutil.Popen(
-                [AEO, *arguments],
+                [*before, AEO, *arguments],
                 env={**clean, **kept, "AEO_AUTH_TOKEN": TOKEN, **(environment or {})},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
