@@ -60,6 +60,8 @@ class Config:
     refresh_seconds: float = 3.0
     #: Seconds a running trial gets to stop before it is killed.
     stop_seconds: float = 10.0
+    #: MiB. Larger files of a result stay on the worker and are listed in its notes.
+    max_file_mb: float = 512.0
     #: An evaluation is paused when more than the share of its last so many runs failed by infrastructure; 0 is never.
     breaker_runs: int = 20
     #: The same for a worker.
@@ -107,6 +109,7 @@ def _check(config: Config) -> Config:
         "grace_seconds",
         "refresh_seconds",
         "stop_seconds",
+        "max_file_mb",
         "max_body",
     ):
         value = getattr(config, name)

@@ -25,7 +25,8 @@ On a worker::
     ├── tasks/<digest>/<name>/
     ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
     ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs
-    └── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
+    ├── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
+    └── kept/<id>/<trial>.<token>/     files of results that were too large to travel; nobody deletes them
 """
 
 from __future__ import annotations
@@ -161,6 +162,9 @@ class Local:
 
     def finished(self, id: str, trial: str, token: str) -> Path:
         return inside(self.outbox, id, run_name(trial, token))
+
+    def kept(self, id: str, trial: str, token: str) -> Path:
+        return inside(self.root / "kept", id, run_name(trial, token))
 
 
 def manifest_of(run_dir: Path) -> Path:

@@ -15,8 +15,8 @@ from aeo.core.model import Claim, TrialState
 from aeo.layout import manifest_of, run_name
 from aeo.site import WorkerSite
 from aeo.store import trials
+from aeo.transfer import kept, move
 from aeo.transfer import manifest as manifests
-from aeo.transfer import move
 from aeo.transfer.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,12 @@ ROUND_SECONDS = 10.0
 
 
 def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, finished_at: datetime) -> Path:
-    """Move a finished run into the outbox, its manifest beside it; returns its folder there."""
+    """Move a finished run into the outbox, its manifest beside it; returns its folder there.
+
+    What is too large to travel is kept apart, see `aeo.transfer.kept`.
+    """
+    aside = site.local.kept(claim.evaluation, claim.trial, claim.token)
+    notes = kept.set_aside(run_dir, aside, file_bytes=int(site.config.max_file_mb * 1024 * 1024))
     manifest = manifests.make(
         run_dir,
         evaluation=claim.evaluation,
@@ -38,6 +43,7 @@ def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, fin
         attempt=claim.attempt,
         started_at=started_at,
         finished_at=finished_at,
+        notes=notes,
     )
     folder = site.local.finished(claim.evaluation, claim.trial, claim.token)
     folder.parent.mkdir(parents=True, exist_ok=True)

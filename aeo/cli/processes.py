@@ -54,6 +54,7 @@ _HELP: Mapping[str, str] = {
     "slots": "Trials at once.",
     "poll_interval": "Time between heartbeats.",
     "stop_seconds": "What a running trial gets to stop before it is killed.",
+    "max_file_mb": "Largest file of a result that is sent home, MiB; larger ones stay here and are listed.",
 }
 #: Units, where a flag's value has one.
 _UNITS: Mapping[str, str] = {"poll_interval": "SECONDS", "max_body": "BYTES", "controller_url": "URL"}
@@ -71,7 +72,7 @@ _CONTROLLER = (
 )
 _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
-    *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds"),
+    *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds", "max_file_mb"),
 )
 _UP = ("host", "port", "shared_root", "jobs_dir", "auth_token", "slots", "poll_interval")
 

@@ -21,7 +21,7 @@ from aeo.core.names import check_name
 from aeo.transfer import copy, tree
 
 #: Bytes; about 400,000 files.
-_LARGEST = 64 * 1024 * 1024
+LARGEST = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -95,6 +95,11 @@ def make(
     )
 
 
+def weight(name: str) -> int:
+    """Bytes that a file of this name takes in a manifest, at most."""
+    return 2 * len(os.fsencode(name)) + 120
+
+
 def save(manifest: Manifest, path: Path) -> None:
     """Write it so that it is seen whole or not at all, also after a power cut."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -116,9 +121,9 @@ def load(path: Path) -> Manifest:
     """
     try:
         with copy.open_regular(path) as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise InputError(f"it is larger than {_LARGEST} bytes.")
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise InputError(f"it is larger than {LARGEST} bytes.")
         return _checked(codec.loads(Manifest, text))
     except (OSError, InputError, RecursionError) as error:
         raise InputError(f"the manifest {path.name} cannot be used: {error}") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class Tree:
     @property
     def notes(self) -> tuple[str, ...]:
         """One sentence for each reason something does not travel."""
-        return tuple(_note(reason, names) for reason, names in self.dropped.items())
+        return tuple(note(f"left out, {reason}", names) for reason, names in self.dropped.items())
 
 
 def read(root: Path, *, odd_names: bool = False) -> Tree:
@@ -96,10 +96,11 @@ def _fault(entry: os.DirEntry[str], path: str, odd_names: bool) -> str:
     return "" if os.access(entry.path, os.R_OK) else UNREADABLE
 
 
-def _note(reason: str, names: tuple[str, ...]) -> str:
+def note(what: str, names: Sequence[str]) -> str:
+    """A sentence about files, not longer than a person reads."""
     shown = ", ".join(_plain(name) for name in names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"left out, {reason}: {shown}{more}"
+    return f"{what}: {shown}{more}"
 
 
 def _plain(name: str) -> str:
