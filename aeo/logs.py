@@ -17,6 +17,7 @@ FIRST_SILENCE, LONGEST_SILENCE = 10.0, 600.0
 #: a moment ago is logged a moment later.
 LOOK_SECONDS, SETTLE_SECONDS = 1.0, 2.0
 
+_DECIDED = "aeo_outage"
 _OURS = "The store at "
 _LIBRARIES = ("celery", "kombu")
 _CUT_OFF = re.compile(r"connect|timed? ?out|reset by|closed|loading", re.IGNORECASE)
@@ -64,12 +65,19 @@ class Outage(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written; one about an outage is put in our words."""
+        # One decision, however many handlers ask.
+        if not hasattr(record, _DECIDED):
+            setattr(record, _DECIDED, self._decide(record))
+        return bool(getattr(record, _DECIDED))
+
+    def _decide(self, record: logging.LogRecord) -> bool:
         text = record.getMessage() if record.levelno >= logging.WARNING else ""
         if not (_CUT_OFF.search(text) and (_OURS in text or record.name.startswith(_LIBRARIES))):
             return True
         if not self._is_due():
             return False
         found = text[text.find(_OURS) :] if _OURS in text else f"{_OURS}{self._place} does not answer"
+        record.name = log.name
         record.msg, record.args = "%s; trying again", (found.rstrip("."),)
         record.exc_info = record.exc_text = None
         return True

@@ -9,12 +9,12 @@ from statistics import fmean
 from aeo import records
 from aeo.core import estimate
 from aeo.core.errors import NotFound
-from aeo.core.model import Outcome, PlannedTrial, Spec, TrialRow, TrialState
+from aeo.core.model import EvaluationState, Outcome, PlannedTrial, Spec, TrialRow, TrialState
 from aeo.site import Site
 from aeo.store import connection
 from aeo.store import evaluations as store
 from aeo.store import trials as trial_store
-from aeo.store.evaluations import EvaluationStatus
+from aeo.store.evaluations import BatchState, EvaluationStatus
 from aeo.store.trials import Running
 
 
@@ -54,7 +54,7 @@ class EvaluationDetail:
     shares: Mapping[str, Share]
     scores: tuple[Score, ...]
     running: tuple[Running, ...]
-    #: Seconds to the end, at least; None when nothing runs.
+    #: Seconds to the end, at least; None when nothing runs, it is held up, or too few trials have ended to tell.
     eta_seconds: float | None = None
 
 
@@ -91,7 +91,7 @@ def detail(site: Site, id_or_name: str) -> EvaluationDetail:
         shares=_shares(site, status.id, rows, running),
         scores=scores(record.trials.values(), rows),
         running=running,
-        eta_seconds=_eta(site, status, record.trials, running),
+        eta_seconds=_eta(site, status, record.trials, rows, running),
     )
 
 
@@ -146,18 +146,40 @@ def _score(labels: Mapping[str, str], got: Sequence[Mapping[str, float]], planne
 
 
 def _eta(
-    site: Site, status: EvaluationStatus, planned: Mapping[str, PlannedTrial], running: tuple[Running, ...]
+    site: Site,
+    status: EvaluationStatus,
+    planned: Mapping[str, PlannedTrial],
+    rows: Sequence[TrialRow],
+    running: Sequence[Running],
 ) -> float | None:
-    if status.state.final or not (status.pending or running):
+    if status.state is not EvaluationState.RUNNING:
         return None
-    waiting = sum(item.left_seconds for item in store.batches(site.db, status.id))
+    factor = estimate.factor(_durations(planned, rows))
+    if factor is None:
+        return None
     now = connection.now(site.db)
-    left = [
-        max(0.0, planned[run.claim.trial].estimated_seconds - (now - run.started_at).total_seconds())
-        for run in running
-        if run.claim.trial in planned
+    begun = {run.claim.trial: (now - run.started_at).total_seconds() for run in running}
+    over = {row.summary.trial for row in rows}
+    waiting = [trial.estimated_seconds for name, trial in planned.items() if name not in begun and name not in over]
+    # A batch is a slot: in use, or to be used once its worker gets to it.
+    batches = [item for item in store.batches(site.db, status.id) if item.state is not BatchState.ENDED]
+    return estimate.remaining(
+        waiting,
+        [(planned[name].estimated_seconds, so_far) for name, so_far in begun.items() if name in planned],
+        slots=max(len(running), len(batches)),
+        factor=factor,
+    )
+
+
+def _durations(planned: Mapping[str, PlannedTrial], rows: Iterable[TrialRow]) -> list[tuple[float, float]]:
+    """Actual and estimated seconds of the trials that ran to their end."""
+    return [
+        (row.summary.seconds, planned[row.summary.trial].estimated_seconds)
+        for row in rows
+        if row.summary.outcome in (Outcome.SCORED, Outcome.INVALID)
+        and row.summary.seconds is not None
+        and row.summary.trial in planned
     ]
-    return estimate.remaining(waiting + sum(left), len(running), max(left, default=0.0))
 
 
 def trials(

@@ -14,6 +14,32 @@ def seconds(planned: float, past: Sequence[float]) -> float:
     return median(past) if past else planned
 
 
-def remaining(open_seconds: float, slots: int, longest: float) -> float:
-    """Lower estimate of the time to the end: work left over the slots, never below the longest trial left."""
-    return max(open_seconds / max(1, slots), longest)
+#: Finished trials from which the estimates of the others are put right. Before, an estimate may come from a time-out
+#: alone and be wrong by a factor of hundreds: no time to the end is better than that one.
+ENOUGH = 3
+
+
+def factor(finished: Sequence[tuple[float, float]]) -> float | None:
+    """By how much the estimates of an evaluation are to be multiplied, from its finished trials.
+
+    ``finished``: actual and estimated seconds of each. The median of their quotients, as one wedged trial must not
+    count; None while fewer than `ENOUGH` have finished.
+    """
+    quotients = [actual / planned for actual, planned in finished if actual >= 0 and planned > 0]
+    return median(quotients) if len(quotients) >= ENOUGH else None
+
+
+def remaining(
+    waiting: Sequence[float], running: Sequence[tuple[float, float]], *, slots: int, factor: float
+) -> float | None:
+    """Lower estimate of the time to the end, seconds; None when nothing is left, at least 1 otherwise.
+
+    Work left over the slots, never below the longest trial left. ``waiting``: estimates of the trials that wait;
+    ``running``: estimate and seconds so far of those that run; ``slots``: how many run at once; ``factor``: what
+    estimates are multiplied by.
+    """
+    if not waiting and not running:
+        return None
+    left = [max(0.0, planned * factor - so_far) for planned, so_far in running]
+    left += [planned * factor for planned in waiting]
+    return max(1.0, sum(left) / max(1, slots), max(left))
