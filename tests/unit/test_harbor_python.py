@@ -191,3 +191,25 @@ def test_a_half_made_environment_is_made_anew(machine: Path, uv: list[tuple[str,
 def test_nothing_inside_is_imported_by_us() -> None:
     code = "import sys, aeo.executors.harbor; sys.exit('harbor' in sys.modules or 'aeo_harbor' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"UV_PYTHON_PREFERENCE": "only-managed"},
+        {"UV_MANAGED_PYTHON": "1"},
+        {"UV_NO_MANAGED_PYTHON": "1", "UV_PYTHON_PREFERENCE": "only-system"},
+        {"UV_PYTHON": "/nowhere/python"},
+        {"VIRTUAL_ENV": "/nowhere", "PYTHONHOME": "/nowhere"},
+    ],
+)
+def test_uv_heeds_our_arguments_and_not_the_users_variables(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    python._uv(
+        "venv", "--python", getattr(sys, "_base_executable", sys.executable), "--no-project", str(tmp_path / "v")
+    )
+    assert (tmp_path / "v" / "bin" / "python").exists()
+    python._uv("pip", "list", "--python", str(tmp_path / "v" / "bin" / "python"))

@@ -46,7 +46,7 @@ def test_an_outage_is_told_once_and_its_end(lines: list[str]) -> None:
 
 def test_a_long_outage_is_told_at_growing_intervals(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("aeo.logs.time.monotonic", lambda: now[0])
     told = []
     outage = logs.Outage("h:1", lambda: False)
     record = logging.LogRecord("aeo.control", logging.WARNING, "", 0, AWAY, (), None)

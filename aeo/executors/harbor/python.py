@@ -36,6 +36,11 @@ _PROBE = (
     "print('%d.%d' % sys.version_info[:2], v or '-')"
 )
 _DONE = "aeo-complete"
+#: Which Python is used is said by our arguments alone; these would contradict them, or lead uv's Python astray.
+_NOT_FOR_UV = (
+    *("UV_PYTHON", "UV_PYTHON_PREFERENCE", "UV_MANAGED_PYTHON", "UV_NO_MANAGED_PYTHON"),
+    *("VIRTUAL_ENV", "PYTHONHOME"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +212,12 @@ def _uv(*arguments: str) -> None:
 
         command = [uv.find_uv_bin(), *arguments, "--quiet", "--no-config"]
         answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_INSTALL_SECONDS, stdin=subprocess.DEVNULL
+            command,
+            env={name: value for name, value in os.environ.items() if name not in _NOT_FOR_UV},
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_SECONDS,
+            stdin=subprocess.DEVNULL,
         )
     except (ImportError, FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise Unavailable(_advice(str(error))) from error
