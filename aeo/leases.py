@@ -11,8 +11,8 @@ from enum import Enum
 from types import TracebackType
 
 from aeo.core.errors import Unavailable
-from aeo.core.model import Claim
-from aeo.store import trials
+from aeo.core.model import Batch, Claim
+from aeo.store import evaluations, trials
 from aeo.store.connection import Db
 from aeo.store.trials import Standing
 
@@ -105,12 +105,23 @@ class Hold:
             if self._is_deaf():
                 # The trial does not end although it was stopped: let the lease go, so that others can have it.
                 log.error("%s does not stop; its lease is given up", self._claim.trial)
+                self._leave_batch()
                 return
             with suppress(Unavailable):
                 standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
                 if standing is Standing.LOST and trials.reclaim(self._db, self._claim, lease_seconds=self._lease):
                     standing = Standing.HELD
                 self._standing = standing
+
+    def _leave_batch(self) -> None:
+        """Say that the batch claims nothing more, else its trials would wait for it when it is the last one."""
+        claim = self._claim
+        batch = Batch(id=claim.batch, evaluation=claim.evaluation, worker=claim.worker)
+        while not self._left.is_set():
+            with suppress(Unavailable):
+                evaluations.end_batch(self._db, batch)
+                return
+            self._left.wait(LOOK_SECONDS)
 
     def _watch(self) -> None:
         while not self._left.wait(min(LOOK_SECONDS, self._lease / 4)):

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -59,6 +60,7 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
     folders.make(local.batches, field="--local-root", mode=0o700)
     with lock.hold(local.identity, "worker", field="--local-root") as identity, _told_to_stop() as told:
         _sweep(local)
+        _drop_scratch(local)
         info = workers.info(config, boot=secrets.token_hex(8), instance=_instance(identity))
         try:
             place = _try_own(config, told)
@@ -74,12 +76,19 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
 def _try_own(config: Config, told: threading.Event) -> Remote | None:
     """Try the addresses given by hand, before anybody counts on this worker; returns that of transfers, if it works."""
     if config.broker_url:
-        reach.broker(config.broker_url, told)
+        _try_broker(config, told, fix="Check --broker-url.")
     if not config.transfer_url:
         return None
     # The controller may yet tell the password.
     waits = remote.parse(config.transfer_url).kind == "rsync" and not config.transfer_password
     return None if waits else reach.transfer(config, told)
+
+
+def _try_broker(config: Config, told: threading.Event, *, fix: str) -> None:
+    try:
+        reach.broker(config.broker_url, told)
+    except Unavailable as error:
+        raise Unavailable(f"{str(error).rstrip('.')}. {fix}") from None
 
 
 @contextmanager
@@ -98,7 +107,8 @@ def _present(config: Config, info: WorkerInfo) -> Iterator[None]:
 
 def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: threading.Event) -> int:
     stay = Stay(local=local, name=config.worker_id)
-    reach.broker(config.broker_url, told)
+    fix = "The controller names that address: forward its port to this machine, or give --broker-url."
+    _try_broker(config, told, fix=fix)
     site = WorkerSite(
         config=config, local=local, db=connect(config.broker_url), remote=place, draining=stay.reason, stopping=stay.now
     )
@@ -189,6 +199,12 @@ def _sweep(local: Local) -> None:
             executors.load(name).sweep(local.batches)
         except Exception:  # a plug-in's fault must not keep the worker from working with the others
             log.exception("executor %s could not sweep %s", name, local.batches)
+
+
+def _drop_scratch(local: Local) -> None:
+    """Drop what a killed worker left of its batches: nobody goes on with it, and it would fill the disk."""
+    for left in local.batches.iterdir():
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted: Path | None) -> Config:

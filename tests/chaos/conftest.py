@@ -51,8 +51,8 @@ def theatre(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 @pytest.fixture
 def stage(theatre: Theatre, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A platform with the workers a and b, of two slots each, at work."""
-    yield theatre.stage().ready("a", "b")
+    """A platform with the workers a and b, or those that the test's file names, of two slots each, at work."""
+    yield theatre.stage().ready(*getattr(request.module, "WORKERS", ("a", "b")))
     if request.node.stash.get(_FAILED, False):
         # What failed must not fail the next.
         for path in sorted(theatre.stage().folder.glob("*.log")):
