@@ -27,13 +27,15 @@ GRACE = "3"
 class Controller:
     """A running ``aeo controller``."""
 
-    def __init__(self, folder: Path, port: int | None = None):
+    def __init__(self, folder: Path, port: int | None = None, environment: dict[str, str] | None = None):
         self.folder = folder
         self.port = port or free_port()
         self.root = folder / "shared"
         self.api = Api(f"http://127.0.0.1:{self.port}")
         self.program = Program(
-            ["controller", "--port", str(self.port), "--shared-root", str(self.root), "--grace-seconds", GRACE], folder
+            ["controller", "--port", str(self.port), "--shared-root", str(self.root), "--grace-seconds", GRACE],
+            folder,
+            environment,
         )
 
     def ready(self) -> Controller:
@@ -175,7 +177,20 @@ def test_a_worker_without_its_broker_says_so_before_anybody_counts_on_it(
     programs.append(worker)
     assert worker.ends() == 1, worker.output
     assert "127.0.0.1:1 does not answer" in worker.output
+    assert "Check --broker-url." in worker.output
+    assert ".." not in worker.output
     assert controller.api.worker("unheard") is None
+
+
+def test_a_worker_that_cannot_reach_the_broker_it_was_told_of(tmp_path: Path, programs: list[Program]) -> None:
+    controller = Controller(tmp_path, environment={"AEO_WORKER_BROKER_URL": "redis://127.0.0.1:1/0"})
+    programs.append(controller.program)
+    worker = controller.ready().worker("cut-off")
+    programs.append(worker)
+    assert worker.ends() == 1, worker.output
+    assert "forward its port to this machine, or give --broker-url" in worker.output
+    controller.api.close()
+    assert controller.program.terminate() == 0, controller.program.output
 
 
 def test_an_address_that_is_no_controller(tmp_path: Path) -> None:
