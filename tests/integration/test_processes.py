@@ -17,7 +17,7 @@ from waiting import eventually
 
 from aeo.config import Config
 from aeo.core.errors import InputError
-from aeo.embedded import local
+from aeo.embedded import local, server
 from aeo.store import workers
 from aeo.store.connection import connect
 
@@ -318,6 +318,28 @@ def test_a_worker_waits_for_its_controller_and_outlives_it(tmp_path: Path, progr
     second.api.close()
     assert second.program.terminate() == 0, second.program.output
     eventually(lambda: all_gone([server]))
+
+
+def test_a_broker_that_goes_away_is_told_once_and_when_it_is_back(tmp_path: Path, programs: list[Program]) -> None:
+    broker = server.start(tmp_path / "broker")
+    try:
+        controller = Controller(tmp_path, environment={"AEO_BROKER_URL": broker.url})
+        programs.append(controller.program)
+        controller.ready()
+        server.stop(broker)
+        eventually(lambda: "does not answer" in controller.program.output, 20)
+        tries = controller.program.output
+        # Every loop of the control process meets it several times meanwhile.
+        with pytest.raises(AssertionError):
+            eventually(lambda: controller.program.output != tries, 4)
+        broker = server.start(tmp_path / "broker")
+        eventually(lambda: "answers again" in controller.program.output, 30)
+        assert "Traceback" not in controller.program.output
+        assert "Warning" not in controller.program.output
+        controller.api.close()
+        assert controller.program.terminate() == 0, controller.program.output
+    finally:
+        server.stop(broker)
 
 
 def test_up_runs_everything_until_interrupted(tmp_path: Path, programs: list[Program]) -> None:
