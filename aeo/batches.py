@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from aeo import contents, executors, outbox, records
-from aeo.core.errors import ExecutorFailed, InputError, Unavailable
+from aeo.core.errors import ExecutorFailed, InputError, TransferFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
 from aeo.executors import Executor, Session, TrialContext
 from aeo.layout import run_name
@@ -23,7 +23,6 @@ from aeo.records import Record
 from aeo.site import WorkerSite
 from aeo.store import evaluations, trials, workers
 from aeo.store.trials import Requeued
-from aeo.transfer import move
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +73,10 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
             executor.sweep(workdir)
             shutil.rmtree(workdir, ignore_errors=True)
         failed = False
+    except TransferFailed as error:
+        # A controller out of reach says nothing about this worker; the batch is sent again.
+        failed = error.permanent
+        raise
     finally:
         # If the store is away, the heartbeat will tell that this batch is no more.
         with suppress(Unavailable):
@@ -98,7 +101,7 @@ def _fetch_record(site: WorkerSite, evaluation: str) -> Record:
     if not (folder / records.EVALUATION).exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         names = (records.EVALUATION, records.TRIALS)
-        move.fetch(site.remote, f"evaluations/{evaluation}", folder, only=names, password=site.config.transfer_password)
+        contents.bring(site, f"evaluations/{evaluation}", folder, only=names, gives_up=site.draining)
     return records.read(folder)
 
 
@@ -136,7 +139,7 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
     run_dir.mkdir(parents=True)
     context = TrialContext(
         trial_dir=run_dir,
-        content_dir=contents.fetch(work.site, evaluation.plan, trial),
+        content_dir=contents.fetch(work.site, evaluation.plan, trial, gives_up=lambda: hold.stopped is not Stopped.NOT),
         final_dir=f"{evaluation.job_dir}/{trial.name}",
         attempt=claim.attempt,
     )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from aeo.core.errors import InputError, Problem
+from aeo.core.errors import InputError, Problem, TransferFailed
 from aeo.core.model import ContentFolder, Plan, PlannedTrial
 from aeo.layout import Shared
 from aeo.site import WorkerSite
 from aeo.transfer import move
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two tries to fetch, doubling from the first to the last; and seconds until it is given up.
+FIRST_WAIT, LAST_WAIT, BRING_SECONDS = 0.5, 15.0, 120.0
 
 
 def publish(shared: Shared, content: ContentFolder) -> Path:
@@ -81,7 +88,28 @@ def _take_place(staged: Path, target: Path) -> None:
             raise
 
 
-def fetch(site: WorkerSite, plan: Plan, trial: PlannedTrial) -> Path | None:
+def bring(
+    site: WorkerSite, source: str, target: Path, *, only: Sequence[str] = (), gives_up: Callable[[], object]
+) -> None:
+    """Fetch from the controller, tried again with growing waits while that may help and ``gives_up`` does not say so.
+
+    Raises:
+        TransferFailed: it could not be fetched within `BRING_SECONDS`, or never will be.
+    """
+    wait, until = FIRST_WAIT, time.monotonic() + BRING_SECONDS
+    while True:
+        try:
+            return move.fetch(site.remote, source, target, only=only, password=site.config.transfer_password)
+        except TransferFailed as error:
+            if error.permanent or gives_up() or time.monotonic() > until or site.stopping.wait(wait):
+                raise
+            log.warning("%s; trying again", error)
+            wait = min(wait * 2, LAST_WAIT)
+
+
+def fetch(
+    site: WorkerSite, plan: Plan, trial: PlannedTrial, *, gives_up: Callable[[], object] = lambda: False
+) -> Path | None:
     """The trial's content folder on this worker, fetched if it is not there; None if the trial needs none.
 
     Raises:
@@ -94,5 +122,5 @@ def fetch(site: WorkerSite, plan: Plan, trial: PlannedTrial) -> Path | None:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         source = f"tasks/{trial.content}/{name}"
-        move.fetch(site.remote, source, target, password=site.config.transfer_password)
+        bring(site, source, target, gives_up=gives_up)
     return target

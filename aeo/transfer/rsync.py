@@ -41,7 +41,8 @@ _PERMANENT_WORDS = (
     "command not found",
     "rsync: not found",
 )
-_TEMPORARY_WORDS = ("max connections", "try again later")
+#: The last: what listens there is a tunnel, and the daemon behind it is away.
+_TEMPORARY_WORDS = ("max connections", "try again later", "did not see server greeting")
 _NO_RSYNC_THERE = ("rsync: command not found", "rsync: not found", "command not found: rsync")
 #: No shell makes anything else of such a path.
 _SIMPLE = re.compile(r"[A-Za-z0-9/._+=@-]*")

@@ -24,7 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from chaos.proxy import Proxy
 from chaos.stage import PATIENCE, POLL, STOP, Stage
 from programs import TOKEN, Api, Program
@@ -90,10 +89,6 @@ class Net:
     def before(self, host: str) -> list[str]:
         """What to put before a command to run it there."""
         return ["ip", "netns", "exec", _name(host)]
-
-    def processes(self, host: str) -> list[psutil.Process]:
-        """What runs there."""
-        return [psutil.Process(int(pid)) for pid in _ip("netns", "pids", _name(host)).split()]
 
     def cut(self, worker: str) -> None:
         """Pull the cable of a worker's host."""
@@ -166,7 +161,7 @@ class Hosts(Stage):
         sshd = [str(_program("sshd")), "-D", "-e", "-f", str(folder / "sshd_config")]
         for host in ("head", *net.addresses):
             net.start(host, sshd, folder / f"sshd-{host}.log", 22, b"SSH-")
-        self.start_rsync()
+        self.rsync = self.start_rsync()
         for worker in net.addresses:
             self.start_tunnel(worker)
 
@@ -187,7 +182,8 @@ class Hosts(Stage):
             f"--config={self.folder / 'rsyncd.conf'}",
             "--log-file=/dev/stderr",
         ]
-        return self.net.start("head", command, log, _RSYNC, b"@RSYNCD")
+        self.rsync = self.net.start("head", command, log, _RSYNC, b"@RSYNCD")
+        return self.rsync
 
     def start_controller(self, token: str = TOKEN, *more: str) -> Program:
         """See `Stage`; in the head's network."""
