@@ -220,7 +220,7 @@ BAD: dict[str, Callable[[Path], None]] = {
 DAMAGED: dict[str, Callable[[Path], None]] = {
     "manifest cut off": lambda path: manifest_of(path).write_bytes(manifest_of(path).read_bytes()[:-20]),
     "manifest of another": lambda path: manifest_of(path).write_text(
-        manifest_of(path).read_text().replace('"attempt":1', '"attempt":0')
+        manifest_of(path).read_text().replace('"trial":"', '"trial":"x')
     ),
     "a file changed": lambda path: (path / "trial.log").write_text("another text"),
     "a file more": lambda path: (path / "more").write_text(""),
