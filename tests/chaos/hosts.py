@@ -185,6 +185,11 @@ class Hosts(Stage):
         self.rsync = self.net.start("head", command, log, _RSYNC, b"@RSYNCD")
         return self.rsync
 
+    def stop_rsync(self) -> None:
+        """Kill it."""
+        self.rsync.kill()
+        self.rsync.wait()
+
     def start_controller(self, token: str = TOKEN, *more: str) -> Program:
         """See `Stage`; in the head's network."""
         times = ["--lease-seconds", str(LEASE), "--grace-seconds", str(GRACE), "--refresh-seconds", "1"]

@@ -111,15 +111,27 @@ def test_tunnel_breaks(far: Hosts, judge: Judge) -> None:
 
 
 def test_way_of_results_is_away(far: Hosts, judge: Judge) -> None:
-    run = far.submit(trials=12, seconds=0.5)
+    run = far.submit(trials=12, seconds=0.5).until_running("a", "b")
     run.strike()
-    far.rsync.kill()
-    far.rsync.wait()
+    far.stop_rsync()
     run.until(lambda: "push of" in far.workers["a"].output)
     far.start_rsync()
     assert run.closed() == "succeeded"
-    judge(run, "rsync daemon down, then up", seconds=run.since(["committed"], worker="a"))
+    judge(run, "rsync daemon down while results wait, then up", seconds=run.since(["committed"], worker="a"))
     assert not run.of("requeued")
+
+
+def test_way_of_tasks_is_away(far: Hosts, judge: Judge) -> None:
+    far.stop_rsync()
+    run = far.submit(trials=6, seconds=0.5, workers=["a"])
+    run.strike()
+    # More often than a worker may fail before it is paused.
+    run.until(lambda: far.workers["a"].output.count("could not fetch") >= 4)
+    far.start_rsync()
+    assert run.closed() == "succeeded"
+    judge(run, "rsync daemon down before the first batch, then up", seconds=run.since(["committed"], worker="a"))
+    assert not run.of("requeued")
+    assert far.api.worker("a")["state"] == "online"
 
 
 class Lines:
