@@ -253,7 +253,7 @@ class Hosts(Stage):
         (folder / "sshd_config").write_text(
             f"Port 22\nListenAddress 0.0.0.0\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\n"
             "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-            "PermitRootLogin prohibit-password\nClientAliveInterval 5\n"
+            "PermitRootLogin prohibit-password\n"
         )
         (folder / "bin").mkdir()
         own = f"-F /dev/null -i {folder}/user_key -o IdentitiesOnly=yes -o UserKnownHostsFile={folder}/known_hosts"
