@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from aeo import contents, executors, outbox, records
-from aeo.core.errors import ExecutorFailed, InputError, TransferFailed, Unavailable
+from aeo.core.breaker import tripped
+from aeo.core.errors import AeoError, ExecutorFailed, InputError, NotFound, TransferFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
 from aeo.executors import Executor, Session, TrialContext
 from aeo.layout import run_name
@@ -77,12 +78,17 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
         # A controller out of reach says nothing about this worker; the batch is sent again.
         failed = error.permanent
         raise
+    except Unavailable as error:
+        # Nor does a store that is away; an executor that failed does.
+        failed = isinstance(error, ExecutorFailed)
+        raise
     finally:
         # If the store is away, the heartbeat will tell that this batch is no more.
-        with suppress(Unavailable):
+        with suppress(AeoError, OSError):
             evaluations.end_batch(site.db, batch)
             _count(site, failed=failed)
-        outbox.tidy(site, batch.evaluation)
+        with suppress(OSError):
+            outbox.tidy(site, batch.evaluation)
     return {"batch": batch.id, "ran": ran, "note": site.draining()}
 
 
@@ -126,9 +132,12 @@ def _run_trial(work: Work, claim: Claim) -> None:
     with hold:
         try:
             _run_held(work, claim, trial, run_dir, hold)
-        except BaseException:
-            # Whatever broke here is not the trial's fault: give it back before anybody waits for the lease to end.
-            _give_back(work, claim, "batch failed", counted=False)
+        except BaseException as error:
+            # Give it back before anybody waits for the lease to end. What is not plainly the surroundings' fault
+            # counts, or one trial that breaks its batch each time would go round for ever.
+            surroundings = isinstance(error, (Unavailable, OSError)) or not isinstance(error, Exception)
+            with suppress(Unavailable):
+                _give_back(work, claim, hold, f"batch failed: {error}", counted=not surroundings)
             raise
         finally:
             shutil.rmtree(run_dir, ignore_errors=True)
@@ -150,8 +159,8 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
         work.session.run(trial, context, partial(_note_phase, work, claim))
     except ExecutorFailed as error:
         failure = str(error)
-    stopped = hold.trial_over()
-    if _settle(work, claim, trial, context, stopped, failure):
+    hold.trial_over()
+    if _settle(work, claim, hold, trial, context, failure):
         outbox.deliver(
             work.site,
             claim,
@@ -176,10 +185,9 @@ _ERRORS: Mapping[Stopped, tuple[str, str]] = {
 }
 
 
-def _settle(
-    work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext, stopped: Stopped, failure: str
-) -> bool:
+def _settle(work: Work, claim: Claim, hold: Hold, trial: PlannedTrial, context: TrialContext, failure: str) -> bool:
     """Decide what becomes of a run: True when its folder is a result to deliver."""
+    stopped = hold.stopped
     has_result = not failure and (context.trial_dir / "result.json").is_file()
     if has_result and stopped in (Stopped.NOT, Stopped.CANCELLED):
         return True
@@ -189,13 +197,13 @@ def _settle(
         log.warning("lease of %s lost, its run is %s", claim.trial, "kept aside" if ended else "dropped")
         return ended
     if stopped is Stopped.WORKER:
-        _give_back(work, claim, stopped.value, counted=False)
+        _give_back(work, claim, hold, stopped.value, counted=False)
         return False
     error_type, message = _ERRORS[stopped]
     if stopped is not Stopped.CANCELLED:
         reason = failure or stopped.value or "no result"
-        requeued = _give_back(work, claim, reason)
-        if requeued is not Requeued.EXHAUSTED:
+        _watch_worker(work, claim)
+        if _give_back(work, claim, hold, reason) is not Requeued.EXHAUSTED:
             return False
         message = f"{message} {failure}".strip()
     _write_failure(work, trial, context, error_type, message)
@@ -216,11 +224,26 @@ def _gives_up(work: Work, claim: Claim, hold: Hold, since: float, problem: str) 
     return work.site.stopping.is_set() or (hold.cancelled and clock() - since > CANCEL_PUSH_SECONDS)
 
 
-def _give_back(work: Work, claim: Claim, reason: str, *, counted: bool = True) -> Requeued:
+def _give_back(work: Work, claim: Claim, hold: Hold, reason: str, *, counted: bool = True) -> Requeued:
     """Requeue a run; one that was nobody's fault does not count against the evaluation's limit."""
     limit = work.record.evaluation.spec.max_requeues
     where = (claim.evaluation, claim.trial, claim.token)
-    return trials.requeue(work.site.db, *where, reason=reason[:500], max_requeues=limit, counted=counted)
+    with hold.giving_back():
+        requeued = trials.requeue(work.site.db, *where, reason=reason[:500], max_requeues=limit, counted=counted)
+        if requeued is Requeued.EXHAUSTED:
+            hold.keep()
+    return requeued
+
+
+def _watch_worker(work: Work, claim: Claim) -> None:
+    """Count a run without a result for the worker's breaker; runs with one are counted where they are committed."""
+    config = work.site.config
+    keep = max(1, config.breaker_runs, config.worker_breaker_runs)
+    _, recent = trials.note_run(work.site.db, claim.evaluation, claim.worker, failed=True, keep=keep)
+    if tripped(recent, config.worker_breaker_runs, config.breaker_share):
+        note = f"most of its last {config.worker_breaker_runs} runs ended without a result or failed by infrastructure"
+        with suppress(NotFound):
+            workers.set_state(work.site.db, claim.worker, WorkerState.PAUSED, note)
 
 
 def _write_failure(work: Work, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from aeo import event_log, jobs, recovery, results
 from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
+from aeo.leases import clock
 from aeo.site import Site
-from aeo.store import evaluations, inbox
+from aeo.store import evaluations, health, inbox
 
 log = logging.getLogger(__name__)
 
 #: Seconds an idle look into the inbox waits.
 INBOX_WAIT = 1.0
+#: Seconds without a round of repairs after which nobody can say what happened meanwhile.
+GAP_SECONDS = 10.0
 #: Seconds between two rounds of repairs.
 REPAIR_SECONDS = 2.0
 #: Seconds a loop waits after a failure before it goes on.
@@ -31,7 +34,7 @@ def run(site: Site, stop: threading.Event) -> None:
         ("commit", lambda: _commit_next(site)),
         ("refresh", Refresher(site, stop).round),
         ("events", lambda: _write_events(site, stop)),
-        ("repair", lambda: _repair(site, stop)),
+        ("repair", Repairer(site, stop).round),
     )
     threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]
     for thread in threads:
@@ -87,6 +90,7 @@ class Refresher:
         self._site, self._stop = site, stop
         self._rows: dict[str, tuple[TrialRow, ...]] = {}
         self._seen: dict[str, tuple[int, int]] = {}
+        self._age = 0.0
 
     def round(self) -> None:
         """Refresh what changed since the last round."""
@@ -94,6 +98,12 @@ class Refresher:
         for gone in set(self._rows) - set(open_ids):
             del self._rows[gone]
             self._seen.pop(gone, None)
+        age = health.settled_seconds(self._site.db)
+        if age is None or age < self._age:
+            # Entered again from disk, in another order.
+            self._rows.clear()
+            self._seen.clear()
+        self._age = age or 0.0
         for id in open_ids:
             status = evaluations.get(self._site.db, id)
             now = (status.done, status.running)
@@ -115,6 +125,18 @@ def _write_events(site: Site, stop: threading.Event) -> None:
         stop.wait(0.2)
 
 
-def _repair(site: Site, stop: threading.Event) -> None:
-    recovery.reconcile(site)
-    stop.wait(REPAIR_SECONDS)
+class Repairer:
+    """Repairs in rounds, and knows since when it has seen the store without a gap."""
+
+    def __init__(self, site: Site, stop: threading.Event) -> None:
+        self._site, self._stop = site, stop
+        self._since = self._last = clock()
+
+    def round(self) -> None:
+        """Repair what there is to repair."""
+        now = clock()
+        if now - self._last > GAP_SECONDS:
+            self._since = now
+        recovery.reconcile(self._site, watched_seconds=now - self._since)
+        self._last = clock()
+        self._stop.wait(REPAIR_SECONDS)

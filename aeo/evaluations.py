@@ -287,9 +287,9 @@ def resume(site: Site, id_or_name: str) -> EvaluationStatus:
         NotFound: there is none of this id or name.
         Conflict: it is not paused.
     """
-    status = _switch(site, id_or_name, EvaluationState.RUNNING, "resumed by a person", "Only a paused one is resumed.")
-    store.forget_recent(site.db, status.id)
-    return status
+    # First, or a result that comes in between would pause it again for what is past.
+    store.forget_recent(site.db, store.find(site.db, id_or_name).id)
+    return _switch(site, id_or_name, EvaluationState.RUNNING, "resumed by a person", "Only a paused one is resumed.")
 
 
 def _switch(site: Site, id_or_name: str, to: EvaluationState, reason: str, fix: str) -> EvaluationStatus:

@@ -87,10 +87,13 @@ def read(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def last_state(log: Iterable[Mapping[str, Any]]) -> tuple[EvaluationState, str] | None:
-    """The state an evaluation was moved to last, and why; None if it was never moved."""
+    """The state an evaluation was moved to last, and why; None if it was never moved.
+
+    ``merging`` is left out: it follows from all trials being done, and whoever is in it can do nothing else.
+    """
     last = None
     for event in log:
-        if event.get("kind") == "moved":
+        if event.get("kind") == "moved" and event.get("state") != EvaluationState.MERGING.value:
             last = (EvaluationState(str(event["state"])), str(event.get("reason", "")))
     return last
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aeo import dispatch, executors, records
-from aeo.core.errors import NotFound
+from aeo.core.errors import ExecutorFailed, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, TrialRow
 from aeo.executors import JobProgress
 from aeo.layout import inside
@@ -58,7 +58,9 @@ def _merge(site: Site, id: str) -> EvaluationState:
 
 def _merge_failed(site: Site, id: str, error: Exception) -> EvaluationState:
     reason = f"merge failed: {type(error).__name__}: {error}"[:1000]
-    if evaluations.count_merge_failure(site.db, id) >= MERGE_TRIES:
+    # A full disk or a store that is away passes; what a person repairs must not condemn days of results.
+    passes = isinstance(error, OSError) or (isinstance(error, Unavailable) and not isinstance(error, ExecutorFailed))
+    if not passes and evaluations.count_merge_failure(site.db, id) >= MERGE_TRIES:
         return _end(site, id, EvaluationState.FAILED, reason)
     # The reconciler rings again.
     evaluations.set_reason(site.db, id, reason)

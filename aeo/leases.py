@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from types import TracebackType
 
@@ -68,6 +68,9 @@ class Hold:
         self._stop, self._stop_seconds, self._stopping = stop, stop_seconds, stopping
         self._stopped_at: float | None = None
         self._lock = threading.Lock()
+        # Held while the lease is renewed, so that a run which is given back is not taken back by its own renewal.
+        self._renewing = threading.Lock()
+        self._given_back = False
         self._trial_over = False
         self._left = threading.Event()
         self._standing = Standing.HELD
@@ -78,8 +81,12 @@ class Hold:
         self._renewer = threading.Thread(target=self._renew, name=f"lease {claim.trial}", daemon=True)
 
     def __enter__(self) -> Hold:
-        self._renewer.start()
-        self._watcher.start()
+        try:
+            self._watcher.start()
+            self._renewer.start()
+        except BaseException:
+            self._left.set()
+            raise
         return self
 
     def __exit__(
@@ -87,6 +94,17 @@ class Hold:
     ) -> None:
         self._left.set()
         self._watcher.join()
+
+    @contextmanager
+    def giving_back(self) -> Iterator[None]:
+        """Around a requeue: from here on the lease is neither renewed nor taken back, unless `keep` is called."""
+        with self._renewing:
+            self._given_back = True
+            yield
+
+    def keep(self) -> None:
+        """The requeue was refused: the lease is needed on, for the push of the failed result."""
+        self._given_back = False
 
     @property
     def cancelled(self) -> bool:
@@ -107,11 +125,22 @@ class Hold:
                 log.error("%s does not stop; its lease is given up", self._claim.trial)
                 self._leave_batch()
                 return
-            with suppress(Unavailable):
-                standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
-                if standing is Standing.LOST and trials.reclaim(self._db, self._claim, lease_seconds=self._lease):
-                    standing = Standing.HELD
-                self._standing = standing
+            try:
+                self._renew_once()
+            except Unavailable:
+                continue
+            except Exception:
+                # Whatever it is: a lease that is no longer renewed would give the trial to somebody else.
+                log.exception("the lease of %s could not be renewed", self._claim.trial)
+
+    def _renew_once(self) -> None:
+        with self._renewing:
+            if self._given_back or self._left.is_set():
+                return
+            standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
+            if standing is Standing.LOST and trials.reclaim(self._db, self._claim, lease_seconds=self._lease):
+                standing = Standing.HELD
+            self._standing = standing
 
     def _leave_batch(self) -> None:
         """Say that the batch claims nothing more, else its trials would wait for it when it is the last one."""
@@ -133,7 +162,11 @@ class Hold:
                     continue
                 if self.stopped is Stopped.NOT:
                     self.stopped, self._stopped_at = reason, clock()
-            self._stop(self.stopped.value)
+            try:
+                self._stop(self.stopped.value)
+            except Exception:
+                # It is told again at the next look.
+                log.exception("%s could not be told to stop", self._claim.trial)
 
     def _is_deaf(self) -> bool:
         since = self._stopped_at

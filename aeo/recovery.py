@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from aeo import dispatch, evaluations, event_log, jobs, records, results
-from aeo.core.errors import InputError, NotFound
+from aeo.core.errors import ExecutorFailed, InputError, NotFound, Unavailable
 from aeo.core.model import Claim, Evaluation, EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which a batch that has not begun, though it could, is sent again.
 RESEND_SECONDS = 10.0
+#: Seconds after the last change of an evaluation's batches before idle workers are sent more.
+HELP_SECONDS = 10.0
 #: Seconds that runs get to take their leases back after the store was wiped, before their trials are shared out anew.
 RECLAIM_SECONDS = 5.0
 
@@ -36,10 +40,8 @@ def recover(site: Site) -> None:
     """
     _sweep_staging(site)
     for folder in sorted(path for path in site.shared.evaluations.iterdir() if (path / records.EVALUATION).exists()):
-        try:
+        with _no_harm_to_others(folder.name, "recovered"):
             _recover_evaluation(site, folder)
-        except InputError as error:
-            log.error("evaluation %s cannot be recovered: %s", folder.name, error)
     inbox.restore(site.db)
     _recover_inbox(site)
     health.mark_recovered(site.db)
@@ -121,32 +123,57 @@ def _recover_inbox(site: Site) -> None:
         trials.pushed(site.db, claim)
 
 
-def reconcile(site: Site) -> None:
+def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
     """One round of repairs over what is open.
+
+    ``watched_seconds``: for how long the caller has seen the store without a gap. What happened in a gap nobody could
+    say: leases and heartbeats have ended in it, whoever lives.
 
     Raises:
         Unavailable: the store is away.
     """
     settled = health.settled_seconds(site.db)
     if settled is None:
-        log.warning("the store was wiped; rebuilding it from disk")
+        log.warning("the store was wiped or started again; bringing it in line with the disk")
         recover(site)
         settled = 0.0
+    settled = min(settled, watched_seconds)
     pool = {worker.info.id: worker for worker in workers.all(site.db)}
     for id in store.open_ids(site.db):
-        try:
-            record = records.read(site.shared.evaluation(id))
-        except NotFound:
-            _drop_unborn(site, id)
-            continue
-        if store.get(site.db, id).state is EvaluationState.CANCELLING:
-            # A run that was given back while its evaluation is being cancelled.
-            trials.cancel_pending(site.db, id)
-        if settled >= site.config.grace_seconds:
-            _requeue_expired(site, record, pool)
-        if settled >= RECLAIM_SECONDS:
-            _keep_going(site, record, pool)
-        jobs.ring_if_all_in(site, id)
+        with _no_harm_to_others(id, "repaired"):
+            _repair(site, id, pool, settled)
+
+
+@contextmanager
+def _no_harm_to_others(id: str, what: str) -> Iterator[None]:
+    """One evaluation that cannot be seen to must not keep the others from it."""
+    try:
+        yield
+    except Unavailable as error:
+        if isinstance(error, ExecutorFailed):
+            log.error("evaluation %s cannot be %s now: %s", id, what, error)
+        else:
+            raise
+    except InputError as error:
+        log.error("evaluation %s cannot be %s: %s", id, what, error)
+    except Exception:
+        log.exception("evaluation %s cannot be %s", id, what)
+
+
+def _repair(site: Site, id: str, pool: Mapping[str, WorkerStatus], settled: float) -> None:
+    try:
+        record = records.read(site.shared.evaluation(id))
+    except NotFound:
+        _drop_unborn(site, id)
+        return
+    if store.get(site.db, id).state is EvaluationState.CANCELLING:
+        # A run that was given back while its evaluation is being cancelled.
+        trials.cancel_pending(site.db, id)
+    if settled >= site.config.grace_seconds:
+        _requeue_expired(site, record, pool)
+    if settled >= RECLAIM_SECONDS:
+        _keep_going(site, record, pool, dead=settled >= site.config.grace_seconds)
+    jobs.ring_if_all_in(site, id)
 
 
 def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus]) -> None:
@@ -188,36 +215,72 @@ def _drop_unborn(site: Site, id: str) -> None:
             store.delete(site.db, id)
 
 
-def _keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus]) -> None:
-    """Send batches when trials wait and no batch is left that could take them."""
+def _keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus], *, dead: bool) -> None:
+    """Send batches when trials wait and none that lives could take them, or only late. ``dead``: silence is death."""
     status = store.get(site.db, record.evaluation.id)
     if status.state is not EvaluationState.RUNNING:
         return
-    alive = [batch for batch in store.batches(site.db, status.id) if _attend_batch(site, batch, pool)]
-    if alive or not status.pending:
+    batches = store.batches(site.db, status.id)
+    alive = [batch for batch in batches if _attend_batch(site, batch, pool, dead=dead)]
+    if not status.pending:
+        return
+    helpers = _helpers(site, status, batches, alive, pool) if alive else list(pool.values())
+    if not helpers:
         return
     try:
-        send_more(site, record.evaluation, record, pool.values())
+        send_more(site, record.evaluation, record, helpers)
     except InputError as error:
         store.set_reason(site.db, status.id, f"waiting: {error}"[:1000])
     else:
         store.set_reason(site.db, status.id, "")
 
 
-def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStatus]) -> bool:
+def _helpers(
+    site: Site,
+    status: EvaluationStatus,
+    batches: Sequence[BatchStatus],
+    alive: Sequence[BatchStatus],
+    pool: Mapping[str, WorkerStatus],
+) -> list[WorkerStatus]:
+    """Idle workers, when every live batch is busy with a trial: what waits would wait as long as that takes.
+
+    So it is when a trial was given back after the others' batches had found nothing more to do.
+    """
+    holding = {run.claim.batch for run in trials.running(site.db, status.id)}
+    if any(batch.batch.id not in holding for batch in alive):
+        return []
+    if max(batch.since for batch in batches) > connection.now(site.db) - timedelta(seconds=HELP_SECONDS):
+        return []
+    working = {batch.batch.worker for batch in alive}
+    return [
+        worker
+        for worker in pool.values()
+        if worker.info.id not in working
+        and evaluations.takes_work(worker)
+        and worker.heartbeat is not None
+        and len(worker.heartbeat.batches) < worker.info.capacity.slots
+    ]
+
+
+def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStatus], *, dead: bool) -> bool:
     """Whether a batch will still claim trials; ends one that nobody works on, sends again one whose message is gone."""
     if status.state is BatchState.ENDED:
         return False
     worker = pool.get(status.batch.worker)
     if worker is None or worker.state is WorkerState.LOST:
-        store.end_batch(site.db, status.batch)
-        return False
+        if dead:
+            store.end_batch(site.db, status.batch)
+        return not dead
     if status.state is BatchState.STARTED:
         if _is_forgotten(site, status, worker):
             log.warning("batch %s is not worked on any more", status.batch.id)
             store.end_batch(site.db, status.batch)
             return False
         return True
+    if not status.batch.message:
+        # Whoever made it died before it could be sent.
+        store.end_batch(site.db, status.batch)
+        return False
     if not evaluations.takes_work(worker):
         return False
     if _message_is_lost(site, status, worker):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aeo import executors, records
 from aeo.core.breaker import tripped
-from aeo.core.errors import AeoError, InputError, NotFound
+from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary, WorkerState
 from aeo.executors import TrialContext
 from aeo.layout import inside, manifest_of
@@ -51,6 +51,8 @@ def commit(site: Site, arrival: Arrival) -> bool:
         folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
         place = inside(Path(record.evaluation.job_dir), trial.name)
     except (InputError, KeyError) as error:
+        if _is_known(site, arrival.evaluation) and not isinstance(error, KeyError):
+            raise Unavailable(f"evaluation {arrival.evaluation} cannot be read now: {error}") from None
         log.warning("a result of %r arrived, which nobody planned: %s", arrival.trial, error)
         return False
     with _writing:
@@ -64,20 +66,31 @@ def _commit(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, f
         row = _row(site, record, trial, folder, _checked_manifest(folder, arrival))
     except InputError as error:
         return _run_again(site, record, trial, arrival, folder, f"result rejected: {error}", "ResultRejected")
-    if place.exists():
-        # Somebody's result is there already, known to the store or not: it counts, and this one is late.
-        adopt(site, record, trial, None)
+    if place.exists() or trials.state(site.db, arrival.evaluation, trial.name) is TrialState.DONE:
+        # Somebody's result is there already, known to the store or not, or the trial was cancelled: this one is late.
+        if place.exists():
+            adopt(site, record, trial, None)
         _supersede(site, arrival, folder)
         return trials.commit(site.db, arrival.evaluation, row, arrival.token)
-    _watch(site, arrival.evaluation, row)
     if row.summary.outcome is Outcome.INFRA_ERROR and row.summary.retryable:
         reason = f"{row.summary.error_type}: {row.summary.error_message}"
         if _requeue(site, record, arrival, reason) is not Requeued.EXHAUSTED:
             _supersede(site, arrival, folder)
+            _watch(site, arrival.evaluation, row)
             return False
     _ensure_job(record)
     _rename(folder, place)
-    return _record(site, record, trial, arrival, row)
+    first = _record(site, record, trial, arrival, row)
+    _watch(site, arrival.evaluation, row)
+    return first
+
+
+def _is_known(site: Site, evaluation: str) -> bool:
+    try:
+        evaluations.get(site.db, evaluation)
+    except NotFound:
+        return False
+    return True
 
 
 def _watch(site: Site, evaluation: str, row: TrialRow) -> None:
@@ -141,7 +154,11 @@ def _summary(record: Record, trial: PlannedTrial, folder: Path) -> TrialSummary:
 
 
 def _is_cancelled(site: Site, record: Record) -> bool:
-    return evaluations.get(site.db, record.evaluation.id).state is EvaluationState.CANCELLING
+    try:
+        return evaluations.get(site.db, record.evaluation.id).state is EvaluationState.CANCELLING
+    except NotFound:
+        # Wiped: let it come again when the store knows the evaluation.
+        raise Unavailable(f"evaluation {record.evaluation.id} is not known now") from None
 
 
 def _ensure_job(record: Record) -> None:

@@ -35,7 +35,7 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
         return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
 
 
-@shared_task(name=MERGE)
+@shared_task(name=MERGE, ignore_result=True)
 def merge(evaluation: str) -> None:
     """Close the evaluation's job, or see what is still open."""
     jobs.merge(_bound["site"], evaluation)

@@ -117,7 +117,7 @@ def get(db: Db, id: str) -> EvaluationStatus:
         NotFound: there is none with this id.
     """
     fields = db.client.hgetall(key("evaluation", id))
-    if not fields:
+    if "id" not in fields:
         raise NotFound(f"No evaluation {id!r}.")
     return _status(fields)
 
@@ -187,6 +187,10 @@ def add_batches(
         for some in _chunks(names):
             db.client.sadd(key("unfit", id, worker), *some)
     for batch, trials in shares.items():
+        # What was unfit before fits now, or it would not be given: a worker may have come back larger.
+        for some in _chunks(trials):
+            db.client.srem(key("unfit", id, batch.worker), *some)
+    for batch, trials in shares.items():
         for start in range(0, max(len(trials), 1), _CHUNK):
             chunk = trials[start : start + _CHUNK]
             if db.run("add_batch", id, batch.id, batch.worker, batch.message, *chunk) < 0:
@@ -253,8 +257,8 @@ def forget_recent(db: Db, id: str) -> None:
 
 
 def count_merge_failure(db: Db, id: str) -> int:
-    """Count one more failed merge; returns how many there were."""
-    return int(db.client.hincrby(key("evaluation", id), "merge_failures", 1))
+    """Count one more failed merge; returns how many there were. Those within a minute count as one."""
+    return int(db.run("count_merge_failure", id))
 
 
 def set_message(db: Db, batch: Batch) -> None:

@@ -43,19 +43,20 @@ def server_pid(url: str, *, timeout_seconds: float = 2.0) -> int | None:
 
 def mark_recovered(db: Db) -> None:
     """Note that the store was brought in line with the disk just now."""
-    db.client.set(key("recovered"), round(now(db).timestamp() * 1000))
+    run = db.client.info("server")["run_id"]
+    db.client.set(key("recovered"), f"{round(now(db).timestamp() * 1000)} {run}")
 
 
 def settled_seconds(db: Db) -> float | None:
-    """How long this store has been up and in line with the disk; None when it was wiped since.
+    """How long this store has been in line with the disk; None when it was wiped or started again since.
 
-    Workers need a while to find a store that comes back: until then silence proves nothing.
+    A server that was started again may have lost its last second. Workers need a while to find a store that comes back:
+    until then silence proves nothing.
     """
-    since = db.client.get(key("recovered"))
-    if since is None:
+    since, _, run = (db.client.get(key("recovered")) or "").partition(" ")
+    if not since or run != db.client.info("server")["run_id"]:
         return None
-    up = float(db.client.info("server")["uptime_in_seconds"])
-    return max(0.0, min(up, now(db).timestamp() - float(since) / 1000))
+    return max(0.0, now(db).timestamp() - float(since) / 1000)
 
 
 def queue_lengths(db: Db, queues: Iterable[str]) -> Mapping[str, int]:

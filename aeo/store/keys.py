@@ -26,7 +26,9 @@ TEMPLATES: Mapping[str, str] = {
     "trials": "aeo:e:%s:trials",
     "estimates": "aeo:e:%s:estimates",
     "where": "aeo:e:%s:where",
-    #: Hash: trial to the worker it failed on last.
+    #: Hash: trial to the token whose requeue counted last.
+    "counted_token": "aeo:e:%s:counted_token",
+    #: Hash: trial to the worker it failed on last, "trial since" to when (ms).
     "avoid": "aeo:e:%s:avoid",
     #: Lists: whether the last runs failed by infrastructure, the latest first; of an evaluation, of a worker.
     "recent": "aeo:e:%s:recent",

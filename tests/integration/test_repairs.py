@@ -257,9 +257,29 @@ def test_a_merge_that_always_fails_ends(site: Site, tmp_path: Path, monkeypatch:
     arrivals(site, tmp_path, "x")
     commit_all(site, 1)
     id = store.find(site.db, "x").id
-    monkeypatch.setattr(sleep.executor, "merge", raising(OSError(28, "No space left on device")))
-    repaired(site, lambda: state(site, id) is EvaluationState.FAILED)
-    assert "No space left" in store.get(site.db, id).reason
+    monkeypatch.setattr(sleep.executor, "merge", raising(KeyError("a bug")))
+    assert [jobs.merge(site, id) for _ in range(8)] == [EvaluationState.MERGING] * 8  # one try a minute counts
+
+    def ended() -> bool:
+        site.db.client.hset(f"aeo:e:{id}", "merge_failed_at", 0)
+        return state(site, id) is EvaluationState.FAILED
+
+    repaired(site, ended)
+    assert "a bug" in store.get(site.db, id).reason
+
+
+def test_a_full_disk_never_condemns_a_finished_evaluation(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals(site, tmp_path, "x")
+    commit_all(site, 1)
+    id = store.find(site.db, "x").id
+    with monkeypatch.context() as patch:
+        patch.setattr(sleep.executor, "merge", raising(OSError(28, "No space left on device")))
+        for _ in range(12):
+            site.db.client.hdel(f"aeo:e:{id}", "merge_failed_at")
+            assert jobs.merge(site, id) is EvaluationState.MERGING
+    assert jobs.merge(site, id) is EvaluationState.SUCCEEDED
 
 
 def test_a_worker_that_was_removed_does_not_stop_the_others(site: Site, tmp_path: Path) -> None:
@@ -396,10 +416,10 @@ def test_a_paused_evaluation_starts_nothing_and_goes_on_when_resumed(site: Site,
 def test_a_worker_whose_batches_fail_is_paused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = contents.fetch
 
-    def fetch(place: Any, *rest: Any) -> Any:
+    def fetch(place: Any, *rest: Any, **named: Any) -> Any:
         if place.config.worker_id == "b":
             raise TransferFailed("no such folder", permanent=True)
-        return real(place, *rest)
+        return real(place, *rest, **named)
 
     monkeypatch.setattr(contents, "fetch", fetch)
     with running(site, tmp_path, "a", "b"):
@@ -425,10 +445,10 @@ def test_a_cancel_while_the_task_is_fetched_stops_the_trial(
 ) -> None:
     fetching, go_on, real = threading.Event(), threading.Event(), contents.fetch
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **named: Any) -> Any:
         fetching.set()
         assert go_on.wait(20)
-        return real(*args)
+        return real(*args, **named)
 
     monkeypatch.setattr(contents, "fetch", slow)
     with running(site, tmp_path, "a"):
@@ -574,3 +594,193 @@ def test_recovery_leaves_what_is_being_committed_to_the_commit(
     commit_all(site, 2)
     (row,) = trials.rows_since(site.db, store.find(site.db, "x").id, 0)
     assert row.worker == "a"
+
+
+def test_a_batch_that_was_never_sent_and_a_damaged_evaluation_hold_up_nobody(site: Site, tmp_path: Path) -> None:
+    damaged = submit(site, {"name": "damaged", "trials": 1}, workers=["a"]).id
+    unsent = submit(site, {"name": "unsent", "trials": 1}, workers=["a"]).id
+    fine = submit(site, {"name": "fine", "trials": 1}, workers=["b"]).id
+    site.db.client.hset(f"aeo:e:{unsent}:messages", only_batch(site, unsent).id, "")
+    (site.shared.evaluation(damaged) / "trials.jsonl").write_text("{")
+    store.move(site.db, fine, EvaluationState.CANCELLING)
+    beat(site, "a")
+    repaired(site, lambda: state(site, fine) is EvaluationState.CANCELLED)
+    assert [status.state for status in store.batches(site.db, unsent)][:1] == [BatchState.ENDED]
+    (site.shared.evaluation(damaged) / "trials.jsonl").unlink()
+
+
+def test_a_run_given_back_is_not_taken_back_by_its_own_lease(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.rmtree
+
+    def slow(path: Any, *args: Any, **named: Any) -> None:
+        if "task-1__" in str(path):
+            threading.Event().wait(2.5)  # a large run takes its time to be removed, while the lease thread lives on
+        real(path, *args, **named)
+
+    monkeypatch.setattr(batches.shutil, "rmtree", slow)
+    with running(site, tmp_path, "a", "b"):
+        id = submit(site, {"name": "x", "tasks": 1, "fail": {"task-1": ["die"]}}).id
+        status = closed(site, id)
+    assert (status.state, status.requeues) == (EvaluationState.SUCCEEDED, 1)
+    assert [event for event in logged(site, id) if event["kind"] == "reclaimed"] == []
+
+
+def test_a_batch_the_store_does_not_know_claims_nothing(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 2}, workers=["a"]).id
+    batch = only_batch(site, id)
+    site.db.client.flushall()
+    recovery.recover(site)
+    assert trials.claim(site.db, batch, token="t", lease_seconds=60) is None
+
+
+def test_a_gap_in_watching_declares_nobody_dead(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}, workers=["a"]).id
+    batch = only_batch(site, id)
+    store.start_batch(site.db, batch)
+    claim = trials.claim(site.db, batch, token="t", lease_seconds=0.01)
+    assert claim is not None
+    workers.beat(site.db, "a", Heartbeat(boot="boot", at=connection.now(site.db)), ttl_seconds=0.01)
+    eventually(lambda: workers.get(site.db, "a").state is WorkerState.LOST)
+    recovery.reconcile(site, watched_seconds=0.0)
+    assert trials.states(site.db, id)[claim.trial] is TrialState.RUNNING
+    recovery.reconcile(site)
+    assert trials.states(site.db, id)[claim.trial] is TrialState.PENDING
+
+
+def test_a_wipe_while_a_cancelled_evaluation_is_merged(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
+    evaluations.cancel(site, id)
+    store.move(site.db, id, EvaluationState.MERGING)
+    logged_whole(site, id)
+    site.db.client.flushall()
+    repaired(site, lambda: store.open_ids(site.db) == [] and state(site, id) is EvaluationState.CANCELLED)
+
+
+def test_a_late_result_does_not_enter_a_closed_job(site: Site, tmp_path: Path) -> None:
+    id = submit(site, {"name": "x", "trials": 1}, workers=["a"]).id
+    with running(site, tmp_path, "a", with_control=False):
+        arrival = eventually(lambda: inbox.take(site.db, 0.1))
+    trials.requeue(site.db, id, arrival.trial, arrival.token, reason="cut off", max_requeues=3)
+    evaluations.cancel(site, id)
+    assert jobs.merge(site, id) is EvaluationState.CANCELLED
+    assert not results.commit(site, arrival)
+    assert not (site.shared.job("x") / arrival.trial).exists()
+    assert (site.shared.superseded(id, arrival.trial, arrival.token) / "result.json").is_file()
+
+
+def test_a_status_is_whole_or_not_there(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}).id
+    store.delete(site.db, id)
+    trials.cancel_pending(site.db, id)
+    store.count_merge_failure(site.db, id)
+    store.set_reason(site.db, id, "why")
+    assert site.db.client.exists(f"aeo:e:{id}") == 0
+    recovery.recover(site)
+    assert store.get(site.db, id).pending == 1
+
+
+def test_one_trial_that_breaks_its_batch_is_recorded_and_the_rest_is_scored(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "FAILED_BATCHES", 100)
+    real = sleep.SleepSession._run
+
+    def run(self: Any, trial: Any, *rest: Any) -> Any:
+        if trial.task == "task-1":
+            raise KeyError("a bug")
+        return real(self, trial, *rest)
+
+    monkeypatch.setattr(sleep.SleepSession, "_run", run)
+    site = replace(site, config=replace(site.config, lease_seconds=0.5))
+    with running(site, tmp_path, "a", "b"):
+        id = submit(site, {"name": "x", "tasks": 6}, max_requeues=1).id
+        status = closed(site, id)
+    assert status.outcomes[Outcome.SCORED] == 5
+    assert status.outcomes[Outcome.INFRA_ERROR] == 1
+
+
+def test_a_short_outage_of_the_store_pauses_no_worker(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = worker_site(site, tmp_path, "a")
+    for number in range(4):
+        id = submit(site, {"name": f"x{number}", "trials": 1}, workers=["a"]).id
+        with monkeypatch.context() as patch:
+            patch.setattr(trials, "claim", raising(Unavailable("away")))
+            with pytest.raises(Unavailable):
+                batches.run(place, only_batch(site, id))
+    assert workers.get(site.db, "a").state is WorkerState.ONLINE
+
+
+def test_a_full_disk_trips_no_breaker(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(site, {"name": "x", "tasks": 1, "fail": {"task-1": "infra"}}, workers=["a"], max_requeues=0)
+    with running(site, tmp_path, "a", with_control=False):
+        eventually(lambda: inbox.length(site.db) == 1)
+    monkeypatch.setattr(results, "_rename", raising(OSError(28, "No space left on device")))
+    commit_all(site, 12)
+    assert workers.get(site.db, "a").state is WorkerState.ONLINE
+
+
+def test_what_was_unfit_may_fit_later(site: Site) -> None:
+    id = submit(site, {"name": "x", "tasks": 2, "memory_mb": 4000}).id
+    names = list(trials.states(site.db, id))
+    store.add_batches(site.db, id, {Batch(id="one", evaluation=id, worker="a"): ()}, {"a": frozenset(names)})
+    small = Batch(id="one", evaluation=id, worker="a")
+    assert trials.claim(site.db, small, token="t", lease_seconds=60) is None
+    large = Batch(id="two", evaluation=id, worker="a")
+    store.add_batches(site.db, id, {large: names})
+    assert trials.claim(site.db, large, token="t", lease_seconds=60) is not None
+
+
+def test_outages_that_were_survived_do_not_count(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}, workers=["a"], max_requeues=1).id
+    batch = only_batch(site, id)
+    store.start_batch(site.db, batch)
+    claim = trials.claim(site.db, batch, token="t", lease_seconds=60)
+    assert claim is not None
+    for _ in range(4):
+        again = trials.requeue(site.db, id, claim.trial, "t", reason="lease expired", max_requeues=1)
+        assert again is trials.Requeued.AGAIN
+        assert trials.reclaim(site.db, claim, lease_seconds=60)
+
+
+def test_an_idle_worker_is_sent_what_would_wait_for_a_long_trial(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "HELP_SECONDS", 0.0)
+    id = submit(site, {"name": "x", "trials": 2, "seconds": [600, 1]}, workers=["a", "b"]).id
+    of = {status.batch.worker: status.batch for status in store.batches(site.db, id)}
+    for worker in ("a", "b"):
+        store.start_batch(site.db, of[worker])
+        claim = trials.claim(site.db, of[worker], token=worker, lease_seconds=600)
+        assert claim is not None
+    store.end_batch(site.db, of["b"])
+    trials.requeue(site.db, id, claim.trial, "b", reason="failed", max_requeues=3)
+
+    def helped() -> bool:
+        beat(site, "a", batches=(of["a"].id,), busy=1)
+        beat(site, "b")
+        return any(s.batch.worker == "b" and s.state is BatchState.SENT for s in store.batches(site.db, id))
+
+    repaired(site, helped)
+    for _ in range(3):
+        helped()
+        recovery.reconcile(site)
+    assert len(store.batches(site.db, id)) == 3
+
+
+def test_a_lease_outlives_faults_of_its_threads(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = sleep.SleepSession.stop, []
+
+    def stop(self: Any, *args: Any, **named: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("a bug")
+        real(self, *args, **named)
+
+    monkeypatch.setattr(sleep.SleepSession, "stop", stop)
+    with running(site, tmp_path, "a"):
+        id = submit(site, {"name": "x", "trials": 1, "seconds": 600}, workers=["a"]).id
+        eventually(lambda: store.get(site.db, id).running)
+        evaluations.cancel(site, id)
+        assert closed(site, id, 20).state is EvaluationState.CANCELLED

@@ -224,7 +224,9 @@ def test_a_large_submission_is_stored_whole(db: Db) -> None:
     claim = trials.claim(db, batches["b2"], token="k", lease_seconds=60)
     assert claim is not None
     assert claim.trial == "trial-000002"
-    picky = trials.claim(db, a_batch("b9", "picky"), token="p", lease_seconds=60)
+    helper = a_batch("b9", "picky")
+    evaluations.add_batches(db, "e1", {helper: ()})
+    picky = trials.claim(db, helper, token="p", lease_seconds=60)
     assert picky is not None
     assert picky.trial >= "trial-005000"
     assert not db.client.keys("aeo:staged:*")

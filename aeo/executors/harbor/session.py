@@ -57,6 +57,10 @@ class HarborSession:
             self._running, self._stopped = trial.name, ""
         try:
             driver = self._started()
+            with self._lock:
+                # Told to stop while the driver was being started: nobody was there to be signalled.
+                if self._stopped:
+                    raise ExecutorFailed(f"Stopped before it began: {self._stopped}.")
             if self._header["config"]["environment"].get("type"):
                 leftovers.note_trial(self._scratch, trial.name, context.content_dir)
             self._send(driver, self._request(trial, context))

@@ -16,5 +16,7 @@ for _, batch in ipairs(batches) do
     end
   end
 end
-count(evaluation, 'outcome:' .. outcome, done)
+if done > 0 then
+  count(evaluation, 'outcome:' .. outcome, done)
+end
 return done

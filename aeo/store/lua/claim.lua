@@ -7,6 +7,12 @@ if held then
   return redis.call('HGET', key('claims', evaluation), held)
 end
 
+-- A batch this store does not know (it was wiped) or took for dead: its successor is another one.
+local own = redis.call('HGET', key('batch_states', evaluation), batch)
+if not own or own == 'ended' then
+  return false
+end
+
 local mode = redis.call('HGET', key('worker', worker), 'state')
 if status_of(evaluation, 'state') ~= 'running' or mode == 'paused' or mode == 'draining' then
   return false
@@ -18,16 +24,23 @@ local avoid = key('avoid', evaluation)
 local shun = redis.call('EXISTS', avoid) == 1
 local STEP = 100
 
--- A trial that failed on this worker is left to another one, while another one works on this evaluation.
+-- A trial that failed on this worker is left to others for a while, if another one works on this evaluation.
+local SHUN_MS = 30000
 if shun then
   shun = false
   local states = redis.call('HGETALL', key('batch_states', evaluation))
   for i = 1, #states, 2 do
-    if states[i + 1] == 'started' and redis.call('HGET', key('batches', evaluation), states[i]) ~= worker then
-      shun = true
-      break
+    local other = redis.call('HGET', key('batches', evaluation), states[i])
+    if states[i + 1] == 'started' and other ~= worker then
+      local wanted = redis.call('HGET', key('worker', other), 'state')
+      shun = shun or (wanted ~= 'paused' and wanted ~= 'draining')
     end
   end
+end
+
+local function shunned(trial)
+  local mark = shun and redis.call('HGET', avoid, trial)
+  return mark and mark == worker and tonumber(redis.call('HGET', avoid, trial .. ' since')) > NOW - SHUN_MS
 end
 
 local function first_fit(share)
@@ -42,7 +55,7 @@ local function first_fit(share)
     end
     local bad = redis.call('SMISMEMBER', unfit, unpack(trials))
     for i, trial in ipairs(trials) do
-      if bad[i] == 0 and not (shun and redis.call('HGET', avoid, trial) == worker) then
+      if bad[i] == 0 and not shunned(trial) then
         return trial
       end
     end
@@ -68,7 +81,7 @@ end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)
 leave_share(evaluation, trial)
-redis.call('HDEL', avoid, trial)
+redis.call('HDEL', avoid, trial, trial .. ' since')
 shift(evaluation, trial, 'pending', 'running')
 local claim = begin_lease(evaluation, trial, batch, worker, token, attempt, lease)
 emit(evaluation, 'claimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)

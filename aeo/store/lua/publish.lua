@@ -2,7 +2,7 @@
 -- ARGV: id, name, submitted in ms, number of status fields, the fields and values, then staged and final keys in pairs.
 -- Returns '' when done, else the id of the evaluation it clashes with.
 local id, name, submitted, fields = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-if redis.call('EXISTS', key('evaluation', id)) == 1 then
+if redis.call('HEXISTS', key('evaluation', id), 'id') == 1 then
   return id
 end
 local function final(state)

@@ -9,6 +9,12 @@ end
 if state_of(evaluation, trial) ~= 'pending' or (state ~= 'running' and state ~= 'paused') then
   return 0
 end
+-- It was given back for nothing: that does not count.
+if redis.call('HGET', key('counted_token', evaluation), trial) == token then
+  redis.call('HINCRBY', key('counted', evaluation), trial, -1)
+  redis.call('HDEL', key('counted_token', evaluation), trial)
+  redis.call('HDEL', key('avoid', evaluation), trial, trial .. ' since')
+end
 leave_share(evaluation, trial)
 shift(evaluation, trial, 'pending', 'running')
 begin_lease(evaluation, trial, batch, worker, token, tonumber(attempt), tonumber(lease))

@@ -36,7 +36,8 @@ enter_share(evaluation, trial, target, -1)
 redis.call('HINCRBY', key('requeues', evaluation), trial, 1)
 if counts then
   redis.call('HINCRBY', key('counted', evaluation), trial, 1)
-  redis.call('HSET', key('avoid', evaluation), trial, claim.worker)
+  redis.call('HSET', key('avoid', evaluation), trial, claim.worker, trial .. ' since', NOW)
+  redis.call('HSET', key('counted_token', evaluation), trial, token)
 end
 count(evaluation, 'requeues', 1)
 emit(evaluation, 'requeued', 'trial', trial, 'batch', target, 'worker', claim.worker, 'token', token,
