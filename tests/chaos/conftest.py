@@ -22,6 +22,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # A time-out ends the whole process and leaves its programs behind: each wait of a test must fail before it.
+    item.add_marker(pytest.mark.timeout(420))
+
+
 class Theatre:
     """Keeps one stage for the tests of a file, as long as none of them failed on it."""
 

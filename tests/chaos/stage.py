@@ -142,6 +142,11 @@ class Stage:
         config = {"max_requeues": 20, "per_worker_concurrency": "all", **config}
         return Run(self, self.api.submit({"executor": executor, "name": name, **config}), name)
 
+    def check_by_doctor(self, run: Run) -> None:
+        """What a person would ask finds nothing wrong either."""
+        asked = Program(["doctor", "--store", run.id, "--shared-root", str(self.shared)], self.folder)
+        assert asked.ends(PATIENCE) == 0, asked.output
+
     def check_clean(self) -> None:
         """Nothing of a batch is left in any worker's root, and no result waits there."""
         for id in self.workers:
@@ -258,7 +263,12 @@ class Run:
 
 def moment(event: Event) -> float:
     """When it happened, in seconds since the epoch."""
-    return datetime.fromisoformat(str(event["at"]).replace("Z", "+00:00")).timestamp()
+    return when(str(event["at"]))
+
+
+def when(text: str) -> float:
+    """A time as it is written everywhere, in seconds since the epoch."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def marked(text: str) -> list[psutil.Process]:

@@ -16,6 +16,9 @@ WORKERS = ("a", "b", "c", "d")
 TRIALS = 300
 #: Seconds between two faults.
 PAUSES = (1.0, 3.0)
+#: Faults of one run, and how many of them end the control process, which is started again ever later: half a second
+#: after its first end, half a minute after its seventh within a minute.
+FAULTS, CONTROL_ENDS = 16, 2
 #: Why runs may be repeated: what the draw may have done to them.
 WHY = "; what is frozen looks dead, and what finds a wiped store late has lost its trial"
 #: Faults that make it unavoidable.
@@ -31,13 +34,14 @@ class Draw:
         self.story: list[str] = []
         #: When a frozen worker goes on.
         self.frozen: dict[str, float] = {}
+        self.control_ends = 0
 
     def strike(self) -> None:
         """The next fault."""
         kinds: list[tuple[Callable[[], object], int]] = [
             (self.kill_worker, 4),
             (self.freeze_worker, 3),
-            (self.kill_control, 2),
+            (self.kill_control, 2 if self.control_ends < CONTROL_ENDS else 0),
             (self.end_server, 2),
             (self.flush, 1),
             (self.send_again, 2),
@@ -58,6 +62,7 @@ class Draw:
         self.frozen[id] = time.monotonic() + self.random.uniform(0.5, 8.0)
 
     def kill_control(self) -> None:
+        self.control_ends += 1
         control = self.stage.role("control")
         faults.kill([control, *control.children(recursive=True)])
 
@@ -82,7 +87,7 @@ def play(stage: Stage, seed: int, judge: Judge) -> None:
     print(f"seed {seed}")  # noqa: T201
     draw = Draw(stage, run, seed)
     last = run.struck
-    while len(run.results()) < TRIALS * 0.9:
+    while len(run.results()) < TRIALS * 0.9 and len(draw.story) < FAULTS:
         pause = time.monotonic() + draw.random.uniform(*PAUSES)
         while time.monotonic() < pause:
             draw.wake()
@@ -107,6 +112,7 @@ def play(stage: Stage, seed: int, judge: Judge) -> None:
     )
     # A worker has two runs at most; a wiped store is forgotten by all.
     assert row.run_twice <= 2 * len(WORKERS) * blurred
+    stage.check_by_doctor(run)
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
