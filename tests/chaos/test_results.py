@@ -69,7 +69,7 @@ def one(stage: Stage, worker: str, text: str) -> tuple[Run, Path, tuple[str, ...
     task = {"name": "odd", "command": f"{HERE}; {text}", "timeout_sec": 300}
     run = stage.submit("command", tasks=[task], workers=[worker])
     run.strike()
-    assert run.closed(110) == "succeeded"
+    assert run.closed(200) == "succeeded"
     (trial,) = run.planned()
     with stage.db() as db:
         row = trials.row(db, run.id, trial)
@@ -116,6 +116,7 @@ def test_odd_files(platform: Stage, judge: Judge, worker: str) -> None:
     assert sum(path.stat().st_blocks for path in kept.rglob("*")) * 512 < 1024**2
 
 
+@pytest.mark.timeout(240)
 def test_fifty_thousand_files(platform: Stage, judge: Judge) -> None:
     run, folder, notes = one(platform, "r", MANY)
     judge(run, "a result of 50,000 files (rsync daemon)", seconds=run.since(["committed"]))
@@ -124,6 +125,7 @@ def test_fifty_thousand_files(platform: Stage, judge: Judge) -> None:
     assert (folder / "d7" / "49907").read_text() == "49907"
 
 
+@pytest.mark.timeout(240)
 def test_a_log_of_two_gigabytes(platform: Stage, judge: Judge) -> None:
     text = "truncate -s 2G log; printf end >> log"
     run, folder, notes = one(platform, "r", text)
