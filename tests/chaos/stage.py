@@ -80,6 +80,8 @@ class Stage:
             if id not in self.workers or self.workers[id].process.poll() is not None:
                 self.start_worker(id)
         for id in workers:
+            # It may have been paused for what a test did to its runs.
+            eventually(lambda id=id: self.post(f"workers/{id}/resume").is_success, PATIENCE, pause=0.2)  # type: ignore[misc]
             self.await_worker(id)
         return self
 
