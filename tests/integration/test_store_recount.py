@@ -43,6 +43,9 @@ class Life(RuleBasedStateMachine):
         self.outcomes: Counter[Outcome] = Counter()
         self.winner: dict[str, str] = {}
         self.cancelling = False
+        self.ended: set[str] = set()
+        #: Trials that failed somewhere: that worker leaves them to others for a while.
+        self.shunned: set[str] = set()
 
     @rule(n=st.integers(0, 9))
     def claim(self, n: int) -> None:
@@ -52,9 +55,10 @@ class Life(RuleBasedStateMachine):
         unfit = self.unfit.get(batch.worker, frozenset())
         free = {t for t, s in self.state.items() if s is TrialState.PENDING and t not in unfit}
         if claim is None:
-            assert self.cancelling or not free
+            assert self.cancelling or batch.id in self.ended or not free or self.shunned & free
             return
         assert not self.cancelling
+        assert batch.id not in self.ended
         assert claim.trial in free
         assert claim.attempt == self.attempts[claim.trial] + 1
         self.state[claim.trial] = TrialState.RUNNING
@@ -93,6 +97,7 @@ class Life(RuleBasedStateMachine):
         else:
             assert got is Requeued.AGAIN
             self.attempts[claim.trial] += 1
+            self.shunned.add(claim.trial)
             self.state[claim.trial] = TrialState.PENDING
             del self.current[claim.trial]
 
@@ -114,13 +119,20 @@ class Life(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 9))
     def end_batch(self, n: int) -> None:
-        evaluations.end_batch(self.db, self.batches[n % len(self.batches)])
+        batch = self.batches[n % len(self.batches)]
+        evaluations.end_batch(self.db, batch)
+        self.ended.add(batch.id)
 
     @rule(n=st.integers(0, 99), own=st.booleans())
     def add_batch(self, n: int, own: bool) -> None:
         if len(self.batches) < 6:
             batch = a_batch(f"b{len(self.batches)}", WORKERS[n % 3])
-            evaluations.add_batches(self.db, "e1", {batch: sorted(self.state)[: n % 5] if own else ()})
+            given = sorted(self.state)[: n % 5] if own else []
+            evaluations.add_batches(self.db, "e1", {batch: given})
+            # What is given to a worker fits it.
+            self.unfit = {
+                worker: names - set(given) if worker == batch.worker else names for worker, names in self.unfit.items()
+            }
             self.batches.append(batch)
 
     @precondition(lambda self: not self.cancelling)
