@@ -37,6 +37,8 @@ _HOST = "127.0.0.1"
 _PORTS = range(20000, 32000)
 #: Seconds it gets to load its data and answer.
 _START_SECONDS = 30.0
+#: Seconds its old port gets to become free.
+_PORT_SECONDS = 5.0
 #: Seconds it gets to write its data and end.
 _STOP_SECONDS = 15.0
 #: Our own children by pid: kept, so that they can be waited for and leave no zombie.
@@ -214,14 +216,24 @@ def _log(folder: Path) -> str:
 
 
 def _choose_port(folder: Path) -> int:
-    """The port it had, so that workers find it again; another when that is taken."""
+    """The port it had, so that workers find it again; another when that stays taken."""
     path = folder / "port"
     kept = int(path.read_text()) if path.exists() else 0
-    port = (kept and _is_free(kept)) or next(filter(_is_free, random.sample(_PORTS, 50)), 0) or _is_free(0)
+    port = (kept and _becomes_free(kept)) or next(filter(_is_free, random.sample(_PORTS, 50)), 0) or _is_free(0)
     if not port:
         raise Unavailable(f"No port is free on {_HOST}.")
     _write(path, str(port))
     return port
+
+
+def _becomes_free(port: int) -> int:
+    """The port once nobody has it, 0 when somebody keeps it: what a killed server leaves takes a moment to go."""
+    deadline = time.monotonic() + _PORT_SECONDS
+    while True:
+        free = _is_free(port)
+        if free or time.monotonic() > deadline:
+            return free
+        time.sleep(0.05)
 
 
 def _is_free(port: int) -> int:
