@@ -66,7 +66,7 @@ def send(site: WorkerSite, folder: Path) -> None:
     move.push(site.remote, folder, target, password=password)
     # The manifest last: its presence says that the folder is complete.
     move.push(site.remote, manifest_of(folder), f"{target}.json", password=password)
-    trials.pushed(site.db, _claim(manifest))
+    trials.pushed(site.db, manifest.claim)
     _sent(folder).touch()
 
 
@@ -160,14 +160,3 @@ def _entries(site: WorkerSite) -> Iterator[Path]:
 
 def _sent(folder: Path) -> Path:
     return folder.with_name(folder.name + ".sent")
-
-
-def _claim(manifest: Manifest) -> Claim:
-    return Claim(
-        evaluation=manifest.evaluation,
-        trial=manifest.trial,
-        batch="",
-        worker=manifest.worker,
-        token=manifest.token,
-        attempt=manifest.attempt,
-    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from aeo import dispatch, evaluations, event_log, jobs, records, results
 from aeo.core.errors import ExecutorFailed, InputError, NotFound, Unavailable
-from aeo.core.model import Claim, Evaluation, EvaluationState, TrialState, WorkerState
+from aeo.core.model import Claim, EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import connection, events, health, inbox, trials, workers
@@ -98,10 +98,16 @@ def _adopt_committed(site: Site, record: Record) -> None:
     # What is just being committed is left to the commit, which knows who ran it.
     inbox_of = site.shared.inbox / record.evaluation.id
     arriving = {path.name.removesuffix(".json").rpartition(".")[0] for path in inbox_of.glob("*.json")}
+    unknown = [
+        trial
+        for trial in record.trials.values()
+        if trial.name not in rows and trial.name not in arriving and (job_dir / trial.name / "result.json").is_file()
+    ]
+    if not unknown:
+        return
     logged = event_log.committed_rows(event_log.read(site.shared.events(record.evaluation.id)))
-    for trial in record.trials.values():
-        if trial.name not in rows and trial.name not in arriving and (job_dir / trial.name / "result.json").is_file():
-            results.adopt(site, record, trial, logged.get(trial.name))
+    for trial in unknown:
+        results.adopt(site, record, trial, logged.get(trial.name))
 
 
 def _recover_inbox(site: Site) -> None:
@@ -112,15 +118,7 @@ def _recover_inbox(site: Site) -> None:
         except InputError as error:
             log.warning("a manifest in the inbox is damaged: %s", error)
             continue
-        claim = Claim(
-            evaluation=manifest.evaluation,
-            trial=manifest.trial,
-            batch="",
-            worker=manifest.worker,
-            token=manifest.token,
-            attempt=manifest.attempt,
-        )
-        trials.pushed(site.db, claim)
+        trials.pushed(site.db, manifest.claim)
 
 
 def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
@@ -228,7 +226,7 @@ def _keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus], *,
     if not helpers:
         return
     try:
-        send_more(site, record.evaluation, record, helpers)
+        send_more(site, record, helpers)
     except InputError as error:
         store.set_reason(site.db, status.id, f"waiting: {error}"[:1000])
     else:
@@ -308,15 +306,16 @@ def _message_is_lost(site: Site, status: BatchStatus, worker: WorkerStatus) -> b
     return not sum(health.queue_lengths(site.db, lists).values())
 
 
-def send_more(site: Site, evaluation: Evaluation, record: Record, pool: Iterable[WorkerStatus]) -> None:
+def send_more(site: Site, record: Record, pool: Sequence[WorkerStatus]) -> None:
     """Share out what waits anew, over the workers that may take it now; what fits none of them goes on waiting.
 
     Raises:
         InputError: no worker can take any of it.
     """
+    evaluation = record.evaluation
     states = trials.states(site.db, evaluation.id)
     waiting = [trial for trial in record.trials.values() if states.get(trial.name) is TrialState.PENDING]
-    fit = evaluations.usable(list(pool), evaluation.spec, evaluation.plan)
+    fit = evaluations.usable(pool, evaluation.spec, evaluation.plan)
     shares = evaluations.allot_over(waiting, fit, evaluation.spec)
     if len(shares.homeless) == len(waiting):
         evaluations.share_out(waiting, fit, evaluation.spec)

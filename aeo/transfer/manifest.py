@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aeo import codec
 from aeo.core.errors import InputError
+from aeo.core.model import Claim
 from aeo.core.names import check_name
 from aeo.transfer import copy, tree
 
@@ -52,6 +53,18 @@ class Manifest:
     files: Mapping[str, Entry] = field(default_factory=dict)
     #: What was left out, and what else a person should know of this run.
     notes: tuple[str, ...] = ()
+
+    @property
+    def claim(self) -> Claim:
+        """The claim the run was made under; its batch is not known any more."""
+        return Claim(
+            evaluation=self.evaluation,
+            trial=self.trial,
+            batch="",
+            worker=self.worker,
+            token=self.token,
+            attempt=self.attempt,
+        )
 
     @property
     def file_count(self) -> int:
