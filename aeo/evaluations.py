@@ -37,8 +37,10 @@ class Submitted:
     warnings: tuple[str, ...]
 
 
-def submit(site: Site, request: Submission) -> Submitted:
+def submit(site: Site, request: Submission, *, owner: str = "") -> Submitted:
     """Plan, share out and dispatch. Everything is checked before anything is made; a failure leaves nothing.
+
+    ``owner`` is the name of the user who asks.
 
     Raises:
         InputError: the request cannot be run as it is (one problem per fault).
@@ -59,6 +61,7 @@ def submit(site: Site, request: Submission) -> Submitted:
         plan=plan,
         submitted_at=datetime.now(timezone.utc),
         job_dir=str(site.shared.job(spec.name)),
+        owner=owner,
     )
     _create(site, executor, evaluation, shares)
     return Submitted(evaluation=evaluation, status=store.get(site.db, id), warnings=plan.warnings)

@@ -194,6 +194,10 @@ class Evaluation:
     submitted_at: datetime
     #: The job folder on the controller.
     job_dir: str = ""
+    #: Name of the user who submitted it; empty if nobody was asked.
+    owner: str = ""
+    #: Id of the evaluation that this one reruns; empty if none.
+    parent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,9 @@ class EvaluationStatus:
     outcomes: Mapping[Outcome, int]
     #: Runs that were repeated.
     requeues: int
+    #: Who submitted it, and the evaluation it reruns; empty if there is none.
+    owner: str = ""
+    parent: str = ""
 
 
 class BatchState(str, Enum):
@@ -346,6 +349,8 @@ def _status_fields(evaluation: Evaluation) -> dict[str, str | int]:
         "priority": evaluation.spec.priority,
         "total": total,
         "requeues": 0,
+        "owner": evaluation.owner,
+        "parent": evaluation.parent,
         **{state.value: 0 for state in TrialState},
         "pending": total,
         **{f"outcome:{outcome.value}": 0 for outcome in Outcome},
@@ -369,4 +374,7 @@ def _status(fields: Mapping[str, str]) -> EvaluationStatus:
         done=int(fields["done"]),
         outcomes={outcome: int(fields[f"outcome:{outcome.value}"]) for outcome in Outcome},
         requeues=int(fields["requeues"]),
+        # A store of an earlier release has neither.
+        owner=fields.get("owner", ""),
+        parent=fields.get("parent", ""),
     )
