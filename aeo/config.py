@@ -70,6 +70,9 @@ class Config:
     breaker_share: float = 0.5
     #: Largest body of a request, bytes.
     max_body: int = 16 * 1024 * 1024
+    #: A program of its own that shows job folders, as a browser reaches it (http or https); empty means none. ``{job}``
+    #: stands for the job's name; without it, ``/jobs/<name>`` is added.
+    viewer_url: str = ""
 
 
 def from_environment(environment: Mapping[str, str] | None = None, **flags: Any) -> Config:
@@ -117,6 +120,8 @@ def _check(config: Config) -> Config:
             raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
     if not 0 < config.breaker_share <= 1:
         raise InputError("must be above 0 and at most 1.", field="--breaker-share")
+    if config.viewer_url and not config.viewer_url.startswith(("http://", "https://")):
+        raise InputError("must begin with http:// or https://.", field="--viewer-url")
     if not 0 <= config.port < 65536:
         raise InputError("must be between 0 and 65535.", field="--port")
     return config

@@ -47,6 +47,7 @@ _HELP: Mapping[str, str] = {
     "worker_breaker_runs": "A worker is paused by its last so many runs; 0: never.",
     "breaker_share": "Share of those runs that must have failed by infrastructure, above 0 and at most 1.",
     "max_body": "Largest request body.",
+    "viewer_url": "Address of a viewer of job folders, linked to from evaluations; {job} in it is the job's name.",
     "controller_url": "The controller's address.",
     "worker_id": "The worker's id, unique among all.",
     "display_name": "Its name on pages (default: the id).",
@@ -68,7 +69,7 @@ _OF_WORKERS: Mapping[str, str] = {
 _CONTROLLER = (
     *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
-    *("breaker_share", "max_body"),
+    *("breaker_share", "max_body", "viewer_url"),
 )
 _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
