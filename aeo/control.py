@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from aeo import event_log, jobs, recovery, results
+from aeo import event_log, jobs, reconciliation, recovery, results
 from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
 from aeo.leases import clock
@@ -137,6 +137,6 @@ class Repairer:
         now = clock()
         if now - self._last > GAP_SECONDS:
             self._since = now
-        recovery.reconcile(self._site, watched_seconds=now - self._since)
+        reconciliation.reconcile(self._site, watched_seconds=now - self._since)
         self._last = clock()
         self._stop.wait(REPAIR_SECONDS)

@@ -55,6 +55,19 @@ def freeze(stage: Stage, worker: str, number: signal.Signals = signal.SIGSTOP) -
             process.send_signal(number)
 
 
+def waits_for_messages(stage: Stage, *workers: str) -> bool:
+    """Whether the server still holds a blocking call of these workers open (CLIENT LIST, flag ``b``)."""
+    ports = {
+        str(connection.laddr.port)
+        for worker in workers
+        for process in (stage.workers[worker].process, *stage.workers[worker].family())
+        for connection in psutil.Process(process.pid).net_connections("tcp")
+    }
+    with stage.db() as db:
+        clients = db.client.client_list()
+    return any("b" in client["flags"] and client["addr"].rpartition(":")[2] in ports for client in clients)
+
+
 def kill_controller(stage: Stage, *, server: bool = False) -> None:
     """Kill -9 the controller with its children, the embedded server only if told so."""
     main = stage.controller.process

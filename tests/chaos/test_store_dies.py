@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -102,8 +101,8 @@ def test_the_same_message_twice(stage: Stage, judge: Judge) -> None:
 def test_every_message_lost(stage: Stage, judge: Judge) -> None:
     for id in ("a", "b"):
         faults.freeze(stage, id)
-    # Until the server has answered what the workers asked before: a message would else be in their sockets.
-    time.sleep(1.5)
+    # A message would else be handed to what they asked for before.
+    eventually(lambda: not faults.waits_for_messages(stage, "a", "b"), PATIENCE)
     run = stage.submit(trials=8, seconds=0.3)
     run.strike()
     with stage.db() as db:

@@ -14,7 +14,20 @@ import pytest
 from engine import closed, logged, register, result, running, submit, worker_site
 from waiting import eventually
 
-from aeo import batches, contents, control, dispatch, evaluations, event_log, jobs, outbox, recovery, results
+from aeo import (
+    batches,
+    contents,
+    control,
+    dispatch,
+    evaluations,
+    event_log,
+    jobs,
+    outbox,
+    reconciliation,
+    recovery,
+    redispatch,
+    results,
+)
 from aeo.core.errors import TransferFailed, Unavailable
 from aeo.core.model import Batch, EvaluationState, Heartbeat, Outcome, TrialState, WorkerState
 from aeo.executors import sleep
@@ -38,8 +51,8 @@ def site(site: Site) -> Site:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "RECLAIM_SECONDS", 0.0)
-    monkeypatch.setattr(recovery, "RESEND_SECONDS", 0.0)
+    monkeypatch.setattr(reconciliation, "RECLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(redispatch, "RESEND_SECONDS", 0.0)
     monkeypatch.setattr(control, "REPAIR_SECONDS", 0.1)
     monkeypatch.setattr(control, "AFTER_FAILURE", 0.05)
 
@@ -63,7 +76,7 @@ def beat(site: Site, id: str, **fields: Any) -> None:
 
 def repaired(site: Site, until: Callable[[], object]) -> None:
     def round() -> object:
-        recovery.reconcile(site)
+        reconciliation.reconcile(site)
         for id in store.open_ids(site.db):
             jobs.merge(site, id)
         return until()
@@ -116,7 +129,7 @@ def test_a_batch_its_worker_names_is_left_alone(site: Site) -> None:
     store.start_batch(site.db, batch)
     for _ in range(5):
         beat(site, "a", batches=(batch.id,), busy=1)
-        recovery.reconcile(site)
+        reconciliation.reconcile(site)
     assert [status.state for status in store.batches(site.db, id)] == [BatchState.STARTED]
 
 
@@ -130,7 +143,7 @@ def test_a_lost_message_is_sent_again(site: Site) -> None:
         return sum(health.queue_lengths(site.db, lists).values()) == 1
 
     repaired(site, waiting)
-    recovery.reconcile(site)
+    reconciliation.reconcile(site)
     assert sum(health.queue_lengths(site.db, lists).values()) == 1
     assert len(store.batches(site.db, id)) == 1
 
@@ -141,7 +154,7 @@ def test_a_full_workers_batch_is_not_sent_again(site: Site) -> None:
     site.db.client.delete(*lists)
     for _ in range(3):
         beat(site, "a", batches=("another",), busy=1)
-        recovery.reconcile(site)
+        reconciliation.reconcile(site)
     assert sum(health.queue_lengths(site.db, lists).values()) == 0
     assert len(store.batches(site.db, id)) == 1
 
@@ -296,10 +309,10 @@ def test_why_an_evaluation_waits_can_be_read(site: Site) -> None:
     id = submit(site, {"name": "x", "trials": 4}, workers=["a"]).id
     workers.set_state(site.db, "a", WorkerState.PAUSED, "new disk")
     store.end_batch(site.db, only_batch(site, id))
-    recovery.reconcile(site)
+    reconciliation.reconcile(site)
     assert "a is paused: new disk" in store.get(site.db, id).reason
     workers.set_state(site.db, "a", WorkerState.ONLINE)
-    recovery.reconcile(site)
+    reconciliation.reconcile(site)
     assert store.get(site.db, id).reason == ""
 
 
@@ -435,7 +448,7 @@ def test_a_worker_that_takes_no_work_gets_none(site: Site, tmp_path: Path) -> No
     assert batches.run(full, only_batch(site, id))["note"] == "disk nearly full"
     beat(site, "a", draining="disk nearly full: 3 MiB free")
     for _ in range(3):
-        recovery.reconcile(site)
+        reconciliation.reconcile(site)
     assert len(store.batches(site.db, id)) == 1
     assert "disk nearly full: 3 MiB free" in store.get(site.db, id).reason
 
@@ -542,9 +555,9 @@ def test_a_submission_that_died_is_forgotten_and_one_under_way_is_not(site: Site
     id = submit(site, {"name": "x", "trials": 1}).id
     site.shared.evaluation(id).rename(site.shared.evaluations / "elsewhere")
     with site.shared.submitting():
-        recovery.reconcile(site)
+        reconciliation.reconcile(site)
         assert store.get(site.db, id).id == id
-    recovery.reconcile(site)
+    reconciliation.reconcile(site)
     assert store.open_ids(site.db) == []
 
 
@@ -646,7 +659,7 @@ def test_a_gap_in_watching_declares_nobody_dead(site: Site) -> None:
     assert claim is not None
     workers.beat(site.db, "a", Heartbeat(boot="boot", at=connection.now(site.db)), ttl_seconds=0.01)
     eventually(lambda: workers.get(site.db, "a").state is WorkerState.LOST)
-    recovery.reconcile(site, watched_seconds=0.0)
+    reconciliation.reconcile(site, watched_seconds=0.0)
     assert trials.states(site.db, id)[claim.trial] is TrialState.RUNNING
     repaired(site, lambda: trials.states(site.db, id)[claim.trial] is TrialState.PENDING)
 
@@ -749,7 +762,7 @@ def test_outages_that_were_survived_do_not_count(site: Site) -> None:
 
 
 def test_an_idle_worker_is_sent_what_would_wait_for_a_long_trial(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "HELP_SECONDS", 0.0)
+    monkeypatch.setattr(redispatch, "HELP_SECONDS", 0.0)
     id = submit(site, {"name": "x", "trials": 2, "seconds": [600, 1]}, workers=["a", "b"]).id
     of = {status.batch.worker: status.batch for status in store.batches(site.db, id)}
     for worker in ("a", "b"):
@@ -767,7 +780,7 @@ def test_an_idle_worker_is_sent_what_would_wait_for_a_long_trial(site: Site, mon
     repaired(site, helped)
     for _ in range(3):
         helped()
-        recovery.reconcile(site)
+        reconciliation.reconcile(site)
     assert len(store.batches(site.db, id)) == 3
 
 

@@ -8,7 +8,7 @@ import pytest
 from engine import register, submit
 from waiting import eventually
 
-from aeo import recovery
+from aeo import reconciliation
 from aeo.core.model import Heartbeat, TrialState
 from aeo.site import Site
 from aeo.store import connection, health, trials, workers
@@ -33,6 +33,6 @@ def test_a_run_that_its_worker_does_not_know_waits_for_no_grace(
     batches = (status.batch.id,) if known else ()
     beat = Heartbeat(boot="boot", at=connection.now(site.db), batches=batches)
     workers.beat(site.db, "a", beat, ttl_seconds=600)
-    recovery.reconcile(site)
+    reconciliation.reconcile(site)
     wanted = TrialState.RUNNING if known else TrialState.PENDING
     assert trials.state(site.db, id, claim.trial) is wanted

@@ -59,7 +59,7 @@ def out(trial_dir: Path) -> str:
         ({"command": "exit 0"}, 1),
         ({"command": "exit 3"}, 0),
         ({"command": "exit 3", "expect": {"exit": 3}}, 1),
-        ({"command": "kill -9 $$"}, 0),
+        ({"command": "kill -ABRT $$"}, 0),
         ({"command": ["echo", "a b; c"], "expect": {"output": "a b; c"}}, 1),
         ({"command": "echo x", "expect": {"output": "y"}}, 0),
         ({"command": "echo x; exit 1", "expect": {"output": "x"}}, 0),
@@ -142,9 +142,11 @@ def test_the_factor_stretches_the_time_out(tmp_path):
         ({"command": ["/etc/passwd"]}, "CommandStartError"),
         ({"command": "true", "cwd": "/no/such/folder"}, "FolderMissingError"),
         ({"command": "true", "env": {"A": "${NO_SUCH_VARIABLE}"}}, "VariableMissingError"),
+        ({"command": "kill -KILL $$"}, rating.KILLED),
+        ({"command": "echo 1 > r.txt; kill -KILL $$", "reward_file": "r.txt"}, rating.KILLED),
     ],
 )
-def test_what_cannot_start_here_is_the_infrastructures_fault(tmp_path, task, error):
+def test_what_cannot_start_here_or_is_killed_is_the_infrastructures_fault(tmp_path, task, error):
     summary, _ = run(tmp_path, **task)
     assert (summary.outcome, summary.error_type) == (Outcome.INFRA_ERROR, error)
 

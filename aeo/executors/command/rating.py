@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from aeo.executors.process import Exit
 
 #: The command does not exist on this worker.
 NOT_FOUND = "CommandNotFoundError"
+#: Something outside ended the command: the kernel for want of memory, a person, a machine going down.
+KILLED = "CommandKilledError"
 #: What the shell exits with when it finds no such command.
 _SHELL_NOT_FOUND = 127
 #: Bytes of a reward file that are read.
@@ -47,6 +50,10 @@ def rate(task: Task, end: Exit, cwd: Path, output: Path, env: Mapping[str, str])
     """Rate a command that was not stopped."""
     if end.timed_out:
         return _too_late(task, cwd)
+    if end.code == -signal.SIGKILL:
+        # No program does this to itself to end, and what it left is half-done: no result, and none of its making.
+        message = "The command was killed from outside (SIGKILL), perhaps for want of memory."
+        return Rating(error_type=KILLED, error_message=message, notes=message)
     if _not_found(task, end, cwd, env):
         message = f"The shell on this worker finds no {_first_word(task)!r}."
         return Rating(error_type=NOT_FOUND, error_message=message, notes=message)
