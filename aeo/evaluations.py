@@ -50,11 +50,11 @@ def submit(site: Site, request: Submission, *, owner: str = "") -> Submitted:
     spec, file = submission.read(request)
     executor = executors.load(spec.executor)
     id = secrets.token_hex(6)
-    spec = replace(spec, name=spec.name or _name(executor, spec, id))
-    _check_free(site, spec.name)
-    pool = _taking_work(_asked(workers.all(site.db), spec))
-    plan = _estimated(site, spec, _check_plan(executor.plan(spec, file)))
-    shares = share_out(plan.trials, _matching(pool, spec, plan), spec)
+    spec = replace(spec, name=name_of(executor, spec, id))
+    check_free(site, spec.name)
+    pool = taking_work(asked(workers.all(site.db), spec))
+    plan = estimated(site, spec, check_plan(executor.plan(spec, file)))
+    shares = share_out(plan.trials, matching(pool, spec, plan), spec)
     evaluation = Evaluation(
         id=id,
         spec=spec,
@@ -67,14 +67,24 @@ def submit(site: Site, request: Submission, *, owner: str = "") -> Submitted:
     return Submitted(evaluation=evaluation, status=store.get(site.db, id), warnings=plan.warnings)
 
 
-def _name(executor: Executor, spec: Spec, id: str) -> str:
-    asked = executor.config_name(spec.config)
-    if asked:
-        return check_name(asked, "job name", field="job_name")
+def name_of(executor: Executor, spec: Spec, id: str) -> str:
+    """The name an evaluation gets: the one given, its configuration's own, or one by the time.
+
+    Raises:
+        InputError: the configuration asks for one that is no folder's name.
+    """
+    own = spec.name or executor.config_name(spec.config)
+    if own:
+        return check_name(own, "job name", field="name" if spec.name else "job_name")
     return f"{datetime.now(timezone.utc):%Y-%m-%d--%H-%M-%S}-{id[:4]}"
 
 
-def _check_free(site: Site, name: str) -> None:
+def check_free(site: Site, name: str) -> None:
+    """See that no job of this name exists.
+
+    Raises:
+        Conflict: one does.
+    """
     job_dir = site.shared.job(name)
     if job_dir.exists():
         raise Conflict(
@@ -90,10 +100,15 @@ def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerS
     Raises:
         InputError: there is none; says why not for each.
     """
-    return _matching(_taking_work([w for w in pool if not spec.workers or w.info.id in spec.workers]), spec, plan)
+    return matching(taking_work([w for w in pool if not spec.workers or w.info.id in spec.workers]), spec, plan)
 
 
-def _asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
+def asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
+    """The workers that are asked for; every one where none is named.
+
+    Raises:
+        InputError: one is not registered.
+    """
     known = {worker.info.id: worker for worker in pool}
     for id in spec.workers:
         if id not in known:
@@ -108,24 +123,36 @@ def takes_work(worker: WorkerStatus) -> bool:
     return worker.state is WorkerState.ONLINE and not (worker.heartbeat and worker.heartbeat.draining)
 
 
-def _taking_work(pool: Sequence[WorkerStatus]) -> list[WorkerStatus]:
+def taking_work(pool: Sequence[WorkerStatus]) -> list[WorkerStatus]:
+    """The workers that would claim trials now.
+
+    Raises:
+        InputError: none would; says why not for each.
+    """
     online = [worker for worker in pool if takes_work(worker)]
     if not online:
+        reasons = ", ".join(f"{worker.info.id} is {standing(worker)}" for worker in pool)
         raise InputError(
-            f"no worker is online ({', '.join(map(_why_not, pool)) or 'none has registered'}).",
+            f"no worker is online ({reasons or 'none has registered'}).",
             field="workers",
             fix="Start one with `aeo worker --controller-url ...`, or resume one with `aeo workers resume ID`.",
         )
     return online
 
 
-def _why_not(worker: WorkerStatus) -> str:
+def standing(worker: WorkerStatus) -> str:
+    """Why a worker claims nothing: ``lost``, ``paused: its disk is changed``."""
     why = worker.note or (worker.heartbeat.draining if worker.heartbeat else "")
     state = worker.state.value if worker.state is not WorkerState.ONLINE else "not taking work"
-    return f"{worker.info.id} is {state}" + (f": {why}" if why else "")
+    return state + (f": {why}" if why else "")
 
 
-def _check_plan(plan: Plan) -> Plan:
+def check_plan(plan: Plan) -> Plan:
+    """Return the plan when its trials can be named apart and stored.
+
+    Raises:
+        InputError: they cannot, or there are none.
+    """
     if not plan.trials:
         raise InputError("no task is left to run.", fix="Check the task filters and the dataset's path.")
     seen: set[str] = set()
@@ -139,7 +166,8 @@ def _check_plan(plan: Plan) -> Plan:
     return plan
 
 
-def _estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
+def estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
+    """The plan with the durations of tasks that ran before put in."""
     past = history.durations(site.db, spec.executor, (trial.history_key for trial in plan.trials))
     if not past:
         return plan
@@ -152,23 +180,34 @@ def _estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
     )
 
 
-def _matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
-    """Workers that have the executor, in the plan's version."""
-    fits = [w for w in pool if w.info.executors.get(spec.executor) == plan.version]
+def matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
+    """Workers that have the executor, in the plan's version.
+
+    Raises:
+        InputError: none has; says for each what it lacks.
+    """
+    missing = {worker.info.id: lacks(worker, spec.executor, plan.version) for worker in pool}
+    fits = [worker for worker in pool if not missing[worker.info.id]]
     if fits:
         return fits
-    problems = []
-    for worker in pool:
-        has = worker.info.executors.get(spec.executor)
-        what = f"has no {spec.executor}" if has is None else f"has {spec.executor} {has}, not {plan.version}"
-        problems.append(
+    raise InputError(
+        problems=tuple(
             Problem(
-                field=f"worker {worker.info.id}",
+                field=f"worker {id}",
                 message=f"{what}.",
                 fix=f"Install {spec.executor} {plan.version} there and restart the worker.",
             )
+            for id, what in missing.items()
         )
-    raise InputError(problems=tuple(problems))
+    )
+
+
+def lacks(worker: WorkerStatus, executor: str, version: str | None) -> str:
+    """What a worker has not got of an executor in this version (None: in any); "" when it has it."""
+    has = worker.info.executors.get(executor)
+    if has is None:
+        return f"has no {executor}"
+    return "" if version is None or has == version else f"has {executor} {has}, not {version}"
 
 
 def share_out(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
@@ -231,7 +270,7 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
         try:
             job_dir.mkdir()
         except FileExistsError:
-            _check_free(site, name)
+            check_free(site, name)
             raise
         undo.callback(shutil.rmtree, job_dir, ignore_errors=True)
         executor.start_job(evaluation, job_dir)
