@@ -1,0 +1,219 @@
+"""What would come of a submission, without making anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeVar
+
+from aeo import evaluations, executors, submission
+from aeo.core import estimate
+from aeo.core.allot import Allotment
+from aeo.core.errors import InputError, Problem
+from aeo.core.model import Plan, PlannedTrial, Spec
+from aeo.executors import source
+from aeo.site import Site
+from aeo.store import history, workers
+from aeo.store.workers import WorkerStatus
+from aeo.submission import Submission
+
+_T = TypeVar("_T")
+#: Stands for the evaluation's id, of which a name by the time has four characters.
+_ID = "0000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentTrials:
+    """How many trials one agent with one model gets."""
+
+    agent: str
+    model: str
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerShare:
+    """What one worker would get."""
+
+    worker: str
+    trials: int
+    #: Trials it would run at once for this evaluation.
+    slots: int
+    #: Trials of any evaluation it runs now: its slots may have to be waited for.
+    busy: int
+    #: Seconds its fullest slot needs, before faster workers help; None is unknown.
+    estimated_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfit:
+    """A worker that gets nothing, or not everything."""
+
+    worker: str
+    reason: str
+    #: Trials it cannot take.
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What a submission would become. Without problems it would be accepted now."""
+
+    executor: str = ""
+    version: str = ""
+    name: str = ""
+    trials: int = 0
+    tasks: int = 0
+    agents: tuple[AgentTrials, ...] = ()
+    shares: tuple[WorkerShare, ...] = ()
+    #: Seconds from start to end on these slots when they are free; None is unknown: too few of its tasks ran before.
+    estimated_seconds: float | None = None
+    #: Trials whose task ran before, so that its duration is known.
+    known: int = 0
+    unfit: tuple[Unfit, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class _Problems(list[Problem]):
+    """The faults found so far."""
+
+    def of(self, step: Callable[[], _T]) -> _T | None:
+        """Take a step; None, and its faults kept, when it fails."""
+        try:
+            return step()
+        except InputError as error:
+            self.extend(error.problems)
+            return None
+
+
+def check(site: Site, request: Submission) -> Check:
+    """Plan a submission and share it out, as submitting would, and tell all that is wrong with it. Makes nothing.
+
+    Raises:
+        Unavailable: the store or the executor is away.
+    """
+    problems = _Problems()
+    found = _check(site, request, problems)
+    return replace(found, problems=tuple(_placed(problem, request) for problem in problems))
+
+
+def _check(site: Site, request: Submission, problems: _Problems) -> Check:
+    read = problems.of(lambda: submission.read(request))
+    if read is None:
+        return Check()
+    spec, file = read
+    executor = problems.of(lambda: executors.load(spec.executor))
+    if executor is None:
+        return Check(executor=spec.executor)
+    name = problems.of(lambda: evaluations.name_of(executor, spec, _ID))
+    if name is not None and (spec.name or executor.config_name(spec.config)):
+        problems.of(lambda: evaluations.check_free(site, name))
+    spec = replace(spec, name=name or _ID)
+    # Every worker is looked at where one that is named does not exist.
+    pool = problems.of(lambda: evaluations.asked(workers.all(site.db), spec))
+    taking = None if pool is None else problems.of(lambda: evaluations.taking_work(pool))
+    plan = problems.of(lambda: evaluations.check_plan(executor.plan(spec, file)))
+    found = Check(executor=spec.executor, name=name or "")
+    if plan is None:
+        return replace(found, unfit=_unfit(pool or (), spec, None, {}))
+    found = replace(
+        found,
+        version=plan.version,
+        trials=len(plan.trials),
+        tasks=len({trial.history_key for trial in plan.trials}),
+        agents=_agents(plan),
+        warnings=plan.warnings,
+    )
+    usable = None if taking is None else problems.of(lambda: evaluations.matching(taking, spec, plan))
+    if usable is None:
+        return replace(found, unfit=_unfit(pool or (), spec, plan, {}))
+    planned = evaluations.estimated(site, spec, plan).trials
+    problems.of(lambda: evaluations.share_out(planned, usable, spec))
+    shares = evaluations.allot_over(planned, usable, spec)
+    return _timed(site, spec, plan, shares, replace(found, unfit=_unfit(pool or (), spec, plan, shares.unfit)), usable)
+
+
+def _agents(plan: Plan) -> tuple[AgentTrials, ...]:
+    counts = Counter((trial.labels.get("agent", ""), trial.labels.get("model", "")) for trial in plan.trials)
+    return tuple(AgentTrials(agent=agent, model=model, trials=count) for (agent, model), count in counts.items())
+
+
+def _unfit(
+    pool: Sequence[WorkerStatus], spec: Spec, plan: Plan | None, unfit: Mapping[str, frozenset[str]]
+) -> tuple[Unfit, ...]:
+    found = []
+    total = len(plan.trials) if plan else 0
+    for worker in pool:
+        count = len(unfit.get(worker.info.id, ()))
+        lacks = evaluations.lacks(worker, spec.executor, plan.version if plan else None)
+        if not evaluations.takes_work(worker):
+            reason, count = evaluations.standing(worker), total
+        elif lacks:
+            reason, count = lacks, total
+        elif worker.weight_override == 0:
+            reason, count = "has weight 0", total
+        elif plan and count:
+            most = _largest([trial for trial in plan.trials if trial.name in unfit[worker.info.id]])
+            capacity = worker.info.capacity
+            has = f"it has {capacity.cpus:g} cpus and {capacity.memory_mb} MiB"
+            reason = f"cannot hold {count} of {total} trials: they need up to {most}, {has}"
+        else:
+            continue
+        found.append(Unfit(worker=worker.info.id, reason=reason, trials=count))
+    return tuple(found)
+
+
+def _largest(trials: Sequence[PlannedTrial]) -> str:
+    cpus = max(trial.needs.cpus for trial in trials)
+    return f"{cpus:g} cpus and {max(trial.needs.memory_mb for trial in trials)} MiB"
+
+
+def _timed(site: Site, spec: Spec, plan: Plan, shares: Allotment, found: Check, pool: Sequence[WorkerStatus]) -> Check:
+    known, expected = _durations(site, spec, plan)
+    busy = {worker.info.id: worker.busy for worker in pool}
+    given = tuple(
+        WorkerShare(
+            worker=worker,
+            trials=sum(map(len, batches)),
+            slots=len(batches),
+            busy=busy[worker],
+            estimated_seconds=max((sum(expected[name] for name in batch) for batch in batches), default=0.0)
+            if expected
+            else None,
+        )
+        for worker, batches in shares.shares.items()
+    )
+    slots = sum(share.slots for share in given)
+    placed = [expected[name] for batches in shares.shares.values() for batch in batches for name in batch if expected]
+    total = estimate.remaining(placed, [], slots=slots, factor=1.0) if placed else None
+    return replace(found, shares=given, estimated_seconds=total, known=known)
+
+
+def _durations(site: Site, spec: Spec, plan: Plan) -> tuple[int, Mapping[str, float]]:
+    """How many trials' tasks ran before, and what each trial is expected to take; empty when that is not known.
+
+    What a plan says may come from a time-out alone, so it counts only by how far it was off where the truth is known.
+    """
+    past = history.durations(site.db, spec.executor, (trial.history_key for trial in plan.trials))
+    ran = {trial.history_key: trial.estimated_seconds for trial in plan.trials if trial.history_key in past}
+    factor = estimate.factor([(median(past[key]), seconds) for key, seconds in ran.items()])
+    expected: dict[str, float] = {}
+    known = sum(trial.history_key in past for trial in plan.trials)
+    for trial in plan.trials:
+        if trial.history_key in past:
+            expected[trial.name] = median(past[trial.history_key])
+        elif factor is not None:
+            expected[trial.name] = trial.estimated_seconds * factor
+        else:
+            return known, {}
+    return known, expected
+
+
+def _placed(problem: Problem, request: Submission) -> Problem:
+    """With the line, for a key of our header that stands in the text."""
+    if problem.field not in submission.HEADER or not request.text or problem.field in request.options:
+        return problem
+    return replace(problem, field=source.place(request.file_name, request.text, (problem.field,)))
