@@ -292,8 +292,10 @@ def _forget(site: Site, id: str) -> None:
         store.delete(site.db, id)
 
 
-def cancel(site: Site, id_or_name: str) -> EvaluationStatus:
+def cancel(site: Site, id_or_name: str, *, by: str = "") -> EvaluationStatus:
     """Stop an evaluation: what waits never runs, what runs is stopped, what is finished is merged.
+
+    ``by`` is the name of the user who asks, here and below.
 
     Raises:
         NotFound: there is none of this id or name.
@@ -302,7 +304,7 @@ def cancel(site: Site, id_or_name: str) -> EvaluationStatus:
     status = store.find(site.db, id_or_name)
     # Asked twice it goes on where the first call may have died.
     asked = status.state is EvaluationState.CANCELLING
-    if not asked and not store.move(site.db, status.id, EvaluationState.CANCELLING, "cancelled by a person"):
+    if not asked and not store.move(site.db, status.id, EvaluationState.CANCELLING, _told("cancelled", by), by=by):
         now = store.get(site.db, status.id).state
         raise Conflict(f"evaluation {status.name} is {now.value}.", field="id", fix="Only a running one is cancelled.")
     trials.cancel_pending(site.db, status.id)
@@ -312,17 +314,18 @@ def cancel(site: Site, id_or_name: str) -> EvaluationStatus:
     return status
 
 
-def pause(site: Site, id_or_name: str, reason: str = "paused by a person") -> EvaluationStatus:
+def pause(site: Site, id_or_name: str, reason: str = "", *, by: str = "") -> EvaluationStatus:
     """Let no further trial start; those that run go on.
 
     Raises:
         NotFound: there is none of this id or name.
         Conflict: it does not run.
     """
-    return _switch(site, id_or_name, EvaluationState.PAUSED, reason, "Only a running one is paused.")
+    reason = _told("paused", by, reason)
+    return _switch(site, id_or_name, EvaluationState.PAUSED, reason, "Only a running one is paused.", by)
 
 
-def resume(site: Site, id_or_name: str) -> EvaluationStatus:
+def resume(site: Site, id_or_name: str, *, by: str = "") -> EvaluationStatus:
     """Let trials start again; batches are sent within seconds.
 
     Raises:
@@ -331,12 +334,18 @@ def resume(site: Site, id_or_name: str) -> EvaluationStatus:
     """
     # First, or a result that comes in between would pause it again for what is past.
     store.forget_recent(site.db, store.find(site.db, id_or_name).id)
-    return _switch(site, id_or_name, EvaluationState.RUNNING, "resumed by a person", "Only a paused one is resumed.")
+    reason = _told("resumed", by)
+    return _switch(site, id_or_name, EvaluationState.RUNNING, reason, "Only a paused one is resumed.", by)
 
 
-def _switch(site: Site, id_or_name: str, to: EvaluationState, reason: str, fix: str) -> EvaluationStatus:
+def _told(done: str, by: str, why: str = "") -> str:
+    """``paused by alice: quota used up``."""
+    return f"{done} by {by or 'a person'}" + (f": {why}" if why else "")
+
+
+def _switch(site: Site, id_or_name: str, to: EvaluationState, reason: str, fix: str, by: str) -> EvaluationStatus:
     status = store.find(site.db, id_or_name)
-    if not store.move(site.db, status.id, to, reason):
+    if not store.move(site.db, status.id, to, reason, by=by):
         now = store.get(site.db, status.id).state
         raise Conflict(f"evaluation {status.name} is {now.value}.", field="id", fix=fix)
     return store.get(site.db, status.id)

@@ -6,6 +6,7 @@ On the controller::
     ├── controller.lock                held by the running controller
     ├── token                          the API token (0600), when none was given
     ├── web-secret                     signs the pages' sessions (0600)
+    ├── users.json                     named users and the hashes of their tokens (0600)
     ├── redis/                         the embedded server (0700)
     ├── evaluations/<id>/
     │   ├── evaluation.json            spec and plan header, written once
@@ -13,6 +14,9 @@ On the controller::
     │   ├── events.jsonl               what happened, append-only
     │   └── superseded/<trial>.<token>/   late second results, kept
     ├── tasks/<digest>/<name>/         content that travels to workers
+    ├── datasets.json                  the configured datasets
+    ├── datasets/<name>/<task>/        downloaded ones
+    │         └── (beside them) .state/<name>/   their downloads, what was read of their tasks
     ├── inbox/<id>/<trial>.<token>/    pushed, not yet committed
     │         └── (beside it) <trial>.<token>.json   its manifest, pushed last
     ├── workers/<id>/                  roots of the workers that `aeo up` and `aeo demo` start
@@ -81,6 +85,10 @@ class Shared:
         return self.root / "web-secret"
 
     @property
+    def users(self) -> Path:
+        return self.root / "users.json"
+
+    @property
     def redis(self) -> Path:
         return self.root / "redis"
 
@@ -121,6 +129,16 @@ class Shared:
 
     def task(self, digest: str, name: str) -> Path:
         return inside(self.tasks, digest, name)
+
+    @property
+    def datasets_file(self) -> Path:
+        return self.root / "datasets.json"
+
+    def dataset(self, name: str) -> Path:
+        return inside(self.root / "datasets", name)
+
+    def dataset_state(self, name: str) -> Path:
+        return inside(self.root / "datasets" / ".state", name)
 
     @property
     def inbox(self) -> Path:

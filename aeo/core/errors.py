@@ -6,7 +6,8 @@
     ├── InputError            what the user gave is wrong (exit code 2, HTTP 422)
     │   ├── Conflict          it clashes with what exists (exit code 2, HTTP 409)
     │   └── NotFound          it names what does not exist (exit code 2, HTTP 404)
-    ├── Refused               the token is wrong or lacks the right (exit code 2, HTTP 401)
+    ├── Refused               the token is missing or wrong (exit code 2, HTTP 401)
+    │   └── Forbidden         the token is right, but its user may not do this (exit code 2, HTTP 403)
     └── Unavailable           a part is away; the same call may work later (exit code 1, HTTP 503)
         ├── ExecutorFailed    an executor's own process failed
         └── TransferFailed    files could not be moved; `permanent` says whether trying again helps
@@ -61,6 +62,10 @@ class NotFound(InputError):
 
 class Refused(AeoError):
     """The token is missing or wrong."""
+
+
+class Forbidden(Refused):
+    """The user may not do this."""
 
 
 class Unavailable(AeoError):

@@ -161,10 +161,13 @@ def open_ids(db: Db) -> list[str]:
         return [id for id, _ in sorted(chain.from_iterable(pipe.execute()), key=lambda pair: (pair[1], pair[0]))]
 
 
-def move(db: Db, id: str, to: EvaluationState, reason: str = "") -> bool:
-    """Bring an evaluation into a state; False when its present state does not allow that, or it does not exist."""
+def move(db: Db, id: str, to: EvaluationState, reason: str = "", *, by: str = "") -> bool:
+    """Bring an evaluation into a state; False when its present state does not allow that, or it does not exist.
+
+    ``by``: the user who wants it, for the event.
+    """
     allowed = [state.value for state in TRANSITIONS[to]]
-    return bool(db.run("move", id, to.value, int(to.final), reason, *allowed))
+    return bool(db.run("move", id, to.value, int(to.final), reason, by, *allowed))
 
 
 def delete(db: Db, id: str) -> None:

@@ -32,5 +32,6 @@ end
 redis.call('ZADD', key('evaluations'), submitted, id)
 redis.call('ZADD', key('named', name), submitted, id)
 redis.call('ZADD', key('in_state', state), submitted, id)
-emit(id, 'submitted', 'name', name, 'total', status_of(id, 'total'), 'by', status_of(id, 'owner') or '')
+local owner = status_of(id, 'owner') or ''
+emit(id, 'submitted', 'name', name, 'total', status_of(id, 'total'), unpack(owner ~= '' and { 'by', owner } or {}))
 return ''
