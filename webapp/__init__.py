@@ -1,6 +1,6 @@
 """The web application: a JSON API and pages over the engine. It holds no state of its own.
 
-Read in this order: security, auth, problems, api, pages, server.
+Read in this order: security, auth, problems, languages, api, pages, server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from apiflask import APIFlask
 
 from aeo import __version__
 from aeo.site import Site
-from webapp import api, auth, pages, problems, security
+from webapp import api, auth, languages, pages, problems, security
 from webapp.site import KEY
 
 
@@ -30,6 +30,7 @@ def create_app(site: Site) -> APIFlask:
     security.register(app)
     problems.register(app)
     auth.register(app)
+    languages.register(app)
     api.register(app)
     pages.register(app)
     return app

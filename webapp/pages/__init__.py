@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from flask import Flask
 
-from webapp.pages import home, words
+from webapp.pages import addresses, drawing, home, words
 
 
 def register(app: Flask) -> None:
     """Add the pages and the words they are written with."""
     app.jinja_env.filters.update(words.FILTERS)
-    app.jinja_env.globals["static_version"] = words.STATIC_VERSION
+    app.jinja_env.globals.update(
+        static_version=words.STATIC_VERSION,
+        script_words=words.script_words,
+        with_query=addresses.with_query,
+        places=addresses.places,
+        segments=drawing.segments,
+        sparkline_points=drawing.sparkline,
+    )
     app.register_blueprint(home.bp)
