@@ -19,6 +19,8 @@ On the controller::
     │         └── (beside them) .state/<name>/   their downloads, what was read of their tasks
     ├── inbox/<id>/<trial>.<token>/    pushed, not yet committed
     │         └── (beside it) <trial>.<token>.json   its manifest, pushed last
+    │         └── (beside it) <trial>.<token>.redacting/   secrets are being taken out of it
+    ├── inbox/<id>/live/<trial>.<token>/   what a run that somebody watches has written so far
     ├── workers/<id>/                  roots of the workers that `aeo up` and `aeo demo` start
     └── jobs/<name>/                   merged jobs (or <jobs_dir>/<name>/)
 
@@ -43,6 +45,9 @@ from pathlib import Path
 
 from aeo.core.errors import InputError
 from aeo.core.names import check_name
+
+#: Folder of an evaluation's inbox; no run's folder has this name, as theirs have a dot.
+LIVE = "live"
 
 
 def inside(root: Path, *parts: str) -> Path:
@@ -147,6 +152,9 @@ class Shared:
     def arrived(self, id: str, trial: str, token: str) -> Path:
         return inside(self.inbox, id, run_name(trial, token))
 
+    def live(self, id: str, trial: str, token: str) -> Path:
+        return inside(self.inbox, id, LIVE, run_name(trial, token))
+
     def job(self, name: str) -> Path:
         return inside(self.jobs_dir, name)
 
@@ -183,6 +191,11 @@ class Local:
 
     def kept(self, id: str, trial: str, token: str) -> Path:
         return inside(self.root / "kept", id, run_name(trial, token))
+
+
+def redacting(run_dir: Path) -> Path:
+    """Beside a run's folder in the inbox: there while, and after, secrets are taken out of it."""
+    return run_dir.with_name(run_dir.name + ".redacting")
 
 
 def manifest_of(run_dir: Path) -> Path:

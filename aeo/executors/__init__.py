@@ -6,14 +6,14 @@ an object with these members (a module-level instance).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from aeo.core.errors import InputError
-from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialRow, TrialSummary
+from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec, TrialRow, TrialSummary
 
 GROUP = "aeo.executors"
 #: The executor a configuration without our header is meant for: what people hand to ``harbor run``.
@@ -136,6 +136,92 @@ class JobProgress:
     #: How many runs were repeated.
     requeues: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInfo:
+    """One task of a dataset, as its executor reads it."""
+
+    name: str
+    #: ``category``, ``difficulty``, as far as the task says.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    needs: Needs = field(default_factory=Needs)
+    #: MiB; 0 means not declared.
+    storage_mb: int = 0
+    #: Phase to its time-out in seconds, before any factor: ``agent``, ``verifier``...
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    #: Hexadecimal digest of the content, as the executor's own tools compute it.
+    digest: str = ""
+    #: Key of the content folder on workers (see `ContentFolder`); empty if there is none.
+    content: str = ""
+    #: Why it cannot be run; empty if it can.
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a dataset comes from."""
+
+    #: Absolute path on the controller; None when it is in a registry and not here.
+    path: Path | None = None
+    #: Name and version in a registry; empty for one that is only a path.
+    reference: str = ""
+    #: Which registry: the executor's own words; empty for its usual one.
+    registry: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A program to start."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    #: One JSON document for its standard input.
+    request: Mapping[str, Any]
+
+
+class Datasets(Protocol):
+    """What an executor may offer beside running trials, as its member ``datasets``: it knows sets of tasks.
+
+    A download is a program of its own, so that it goes on whatever becomes of the process that started it. It prints
+    JSON lines: ``{"total": N}``, ``{"done": NAME}`` for each task, ``{"note": TEXT}``, and last ``{"finished": {}}`` or
+    ``{"failed": {"message": TEXT, "fix": TEXT}}``. SIGTERM ends it. Started again with the same folders it goes on with
+    what is there; names printed as done before are in ``done``.
+    """
+
+    #: Configured out of the box: name to reference.
+    defaults: Mapping[str, str]
+
+    def tasks(self, path: Path) -> tuple[TaskInfo, ...]:
+        """Read what lies at ``path``, the broken tasks too.
+
+        Raises:
+            InputError: it is no dataset, or has no tasks.
+            Unavailable: the executor is not here, or its process failed.
+        """
+
+    def check(self, source: Source) -> None:
+        """See that a reference can be one, without asking any registry.
+
+        Raises:
+            InputError: names ``reference`` or ``registry``; or this executor has no registries.
+        """
+
+    def config(self, source: Source) -> Mapping[str, Any]:
+        """The part of a configuration that means this dataset, from where it is."""
+
+    def label(self, source: Source) -> str:
+        """The ``dataset`` label of trials planned with `config`."""
+
+    def download(self, source: Source, folder: Path, staging: Path, done: Sequence[str]) -> Command:
+        """The program that fetches into ``staging`` (on the same disk) and at its end puts it in the place of
+        ``folder``, whatever was there."""
+
+
+def datasets_of(executor: Executor) -> Datasets | None:
+    """What an executor knows of datasets; None when it does not know any."""
+    found: Datasets | None = getattr(executor, "datasets", None)
+    return found
 
 
 def load(name: str) -> Executor:

@@ -14,6 +14,7 @@ from aeo import codec
 from aeo.core.model import Evaluation, Needs, Plan, Spec
 from aeo.executors import Executor, Session, SubmittedFile, folder, result
 from aeo.executors.command import session, tasks
+from aeo.executors.command.datasets import CommandDatasets
 
 #: Seconds beyond a task's own time-out until the platform's deadline.
 _MARGIN_SECONDS = 60.0
@@ -23,6 +24,7 @@ class Command:
     """See `aeo.executors.Executor`."""
 
     name = "command"
+    datasets = CommandDatasets()
 
     def version(self) -> str:
         return ""

@@ -51,7 +51,7 @@ def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
             arguments(harbor_python(), verb),
             input=json.dumps(request).encode(),
             capture_output=True,
-            env=environment(**_with_uv()),
+            env=environment(**with_uv()),
             # What a metric's script finds around it must not depend on where this process was started.
             cwd="/" if verb == "merge" else None,
             timeout=_CALL_SECONDS,
@@ -68,7 +68,7 @@ def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _with_uv() -> dict[str, str]:
+def with_uv() -> dict[str, str]:
     """Harbor runs a metric's script by the command ``uv``; ours comes with us, though not always on PATH."""
     try:
         import uv

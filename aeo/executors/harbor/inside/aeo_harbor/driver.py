@@ -2,8 +2,9 @@
 
 ::
 
-    python -m aeo_harbor.driver plan|merge     one request on stdin, one answer, both one JSON document
-    python -m aeo_harbor.driver run            requests and events as JSON lines, until stdin ends
+    python -m aeo_harbor.driver plan|merge|tasks   one request on stdin, one answer, both one JSON document
+    python -m aeo_harbor.driver run                requests and events as JSON lines, until stdin ends
+    python -m aeo_harbor.driver download           one request on stdin, JSON lines as it goes on; outlives its parent
 
 Answers and events go to what was standard output at the start; from then on standard output is standard error, so that
 nothing a library prints can get between them.
@@ -48,6 +49,10 @@ def _answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
             from aeo_harbor.planning import plan
 
             return {"ok": plan(request)}
+        if verb == "tasks":
+            from aeo_harbor.datasets import tasks
+
+            return {"ok": tasks(request)}
         from aeo_harbor.merging import merge
 
         return {"ok": merge(request)}
@@ -60,12 +65,17 @@ def _answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _main() -> None:
-    verb = sys.argv[1]
+def _die_with_parent() -> None:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
+
+
+def _main() -> None:
+    verb = sys.argv[1]
+    if verb != "download":
+        _die_with_parent()
     warnings.simplefilter("ignore", DeprecationWarning)
     requests, events = _take_channels()
     if verb == "run":
@@ -75,6 +85,11 @@ def _main() -> None:
         os._exit(0)
     with os.fdopen(requests, "rb") as file:
         request = json.load(file)
+    if verb == "download":
+        from aeo_harbor.datasets import download
+
+        download(request, lambda message: _say(events, message))
+        return
     _say(events, _answer(verb, request))
 
 

@@ -43,7 +43,7 @@ def settle(config: JobConfig, folder: str) -> list[str]:
     for index, task in enumerate(config.tasks):
         if task.path is not None and not task.is_git_task():
             task.path = _absolute(faults, ["tasks", index, "path"], task.path, folder)
-            reason = _broken(task.path, config)
+            reason = broken(task.path, disable_verification=config.verifier.disable)
             if reason:
                 faults.add(["tasks", index, "path"], f"{task.path} is no usable task: {reason}")
     for index, metric in enumerate(config.metrics):
@@ -93,8 +93,8 @@ def _check_dataset(faults: Faults, place: list[str | int], dataset: DatasetConfi
         return []
     broken, sound = {}, 0
     for entry in sorted(path.iterdir()):
-        if entry.is_dir() and any((entry / sign).exists() for sign in _TASK_SIGNS):
-            reason = _broken(entry, config)
+        if entry.is_dir() and looks_like_task(entry):
+            reason = broken(entry, disable_verification=config.verifier.disable)
             sound += not reason
             if reason:
                 broken[entry.name] = reason
@@ -107,16 +107,21 @@ def _check_dataset(faults: Faults, place: list[str | int], dataset: DatasetConfi
     return [f"{path / name} is skipped: {reason}" for name, reason in broken.items()]
 
 
-def _broken(folder: Path, config: JobConfig) -> str:
+def looks_like_task(folder: Path) -> bool:
+    """Whether a folder is meant to be a task, be it a broken one."""
+    return any((folder / sign).exists() for sign in _TASK_SIGNS)
+
+
+def broken(folder: Path, *, disable_verification: bool) -> str:
     """Why Harbor would not run this task folder; "" when it would."""
     if not folder.is_dir():
         return "there is no such folder on the controller."
-    if Task.is_valid_dir(folder, disable_verification=config.verifier.disable):
+    if Task.is_valid_dir(folder, disable_verification=disable_verification):
         return ""
     if not (folder / "task.toml").is_file():
         return "it has no task.toml."
     try:
-        Task(folder, disable_verification=config.verifier.disable)
+        Task(folder, disable_verification=disable_verification)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return " ".join(lines)[:300]
