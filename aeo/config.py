@@ -73,6 +73,9 @@ class Config:
     #: A program of its own that shows job folders, as a browser reaches it (http or https); empty means none. ``{job}``
     #: stands for the job's name; without it, ``/jobs/<name>`` is added.
     viewer_url: str = ""
+    #: Names of variables of the controller's environment, comma-separated: their values are taken out of all that is
+    #: committed and served.
+    secret_names: tuple[str, ...] = ()
 
 
 def from_environment(environment: Mapping[str, str] | None = None, **flags: Any) -> Config:
@@ -98,6 +101,8 @@ def from_environment(environment: Mapping[str, str] | None = None, **flags: Any)
 def _convert(raw: Any, wanted: Any, place: str) -> Any:
     if wanted in (Path, Path | None):
         return Path(raw).expanduser()
+    if wanted == tuple[str, ...]:
+        return tuple(part.strip() for part in raw.split(",") if part.strip()) if isinstance(raw, str) else tuple(raw)
     try:
         return wanted(raw)
     except (TypeError, ValueError):

@@ -48,6 +48,7 @@ _HELP: Mapping[str, str] = {
     "breaker_share": "Share of those runs that must have failed by infrastructure, above 0 and at most 1.",
     "max_body": "Largest request body.",
     "viewer_url": "Address of a viewer of job folders, linked to from evaluations; {job} in it is the job's name.",
+    "secret_names": "Variables, comma-separated, whose values are taken out of all that is committed and shown.",
     "controller_url": "The controller's address.",
     "worker_id": "The worker's id, unique among all.",
     "display_name": "Its name on pages (default: the id).",
@@ -69,11 +70,12 @@ _OF_WORKERS: Mapping[str, str] = {
 _CONTROLLER = (
     *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
-    *("breaker_share", "max_body", "viewer_url"),
+    *("breaker_share", "max_body", "viewer_url", "secret_names"),
 )
 _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
     *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds", "max_file_mb"),
+    "secret_names",
 )
 _UP = ("host", "port", "shared_root", "jobs_dir", "auth_token", "slots", "poll_interval")
 
