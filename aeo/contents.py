@@ -8,12 +8,14 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from aeo.core.errors import InputError, Problem, TransferFailed
+from aeo.core.errors import AeoError, InputError, Problem, TransferFailed
 from aeo.core.model import ContentFolder, Plan, PlannedTrial
 from aeo.layout import Shared
 from aeo.site import WorkerSite
+from aeo.store import held
 from aeo.transfer import move
 
 log = logging.getLogger(__name__)
@@ -119,8 +121,26 @@ def fetch(
         return None
     name = next(content.name for content in plan.contents if content.digest == trial.content)
     target = site.local.task(trial.content, name)
-    if not target.exists():
+    missing = not target.exists()
+    if missing:
         target.parent.mkdir(parents=True, exist_ok=True)
         source = f"tasks/{trial.content}/{name}"
         bring(site, source, target, gives_up=gives_up)
+    with suppress(AeoError):  # it is told with the next trial then
+        _tell(site, trial.content, fetched=missing)
     return target
+
+
+def _tell(site: WorkerSite, digest: str, *, fetched: bool) -> None:
+    """Let the store know that this worker holds a folder: once a trial, so heartbeats carry nothing of it.
+
+    Everything is told anew where the store forgot it, or thought the folder here when it was not.
+    """
+    known, alone = held.add(site.db, site.config.worker_id, digest)
+    if alone or (known and fetched):
+        whole = [entry.name for entry in site.local.tasks.iterdir() if any(_visible(entry))]
+        held.replace(site.db, site.config.worker_id, whole)
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    return (entry for entry in folder.iterdir() if not entry.name.startswith(".")) if folder.is_dir() else iter(())

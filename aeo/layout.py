@@ -169,8 +169,12 @@ class Local:
     def identity(self) -> Path:
         return self.root / "worker.json"
 
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
     def task(self, digest: str, name: str) -> Path:
-        return inside(self.root / "tasks", digest, name)
+        return inside(self.tasks, digest, name)
 
     def evaluation(self, id: str) -> Path:
         return inside(self.root / "evaluations", id)

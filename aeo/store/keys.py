@@ -64,6 +64,8 @@ TEMPLATES: Mapping[str, str] = {
     "worker": "aeo:w:%s",
     "beat": "aeo:w:%s:beat",
     "worker_leases": "aeo:w:%s:leases",
+    #: Set: beginnings of the digests of the task folders one worker holds; expires.
+    "held": "aeo:w:%s:held",
 }
 
 
