@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aeo import codec
+from aeo import codec, redaction
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialRow
+from aeo.redaction import Redactor
 from aeo.site import Site
 from aeo.store import events
 from aeo.store.events import Event
@@ -33,20 +34,22 @@ def write(site: Site) -> int:
         Unavailable: the store is away.
     """
     taken = events.take(site.db, AT_ONCE)
+    redactor = redaction.known(site.config.secret_names)
     by_evaluation: dict[str, list[tuple[str, Event]]] = {}
     for entry, event in taken:
         by_evaluation.setdefault(event.evaluation, []).append((entry, event))
     for evaluation, items in by_evaluation.items():
         if site.shared.evaluation(evaluation).is_dir():
-            _append(site.shared.events(evaluation), items)
+            _append(site.shared.events(evaluation), items, redactor)
     if taken:
         events.forget(site.db, [entry for entry, _ in taken])
     return len(taken)
 
 
-def _append(path: Path, items: Sequence[tuple[str, Event]]) -> None:
+def _append(path: Path, items: Sequence[tuple[str, Event]], redactor: Redactor) -> None:
     last, torn = _end_of(path)
-    text = "".join(event.line(entry) for entry, event in items if _order(entry) > last)
+    # Reasons come from workers, which do not know what to take out.
+    text = redactor.text("".join(event.line(entry) for entry, event in items if _order(entry) > last))
     with path.open("a", encoding="utf-8") as log:
         log.write(("\n" if torn else "") + text)
         log.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from aeo import dispatch, executors, records
 from aeo.core.errors import ExecutorFailed, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, TrialRow
 from aeo.executors import JobProgress
-from aeo.layout import inside
+from aeo.layout import LIVE, inside
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import evaluations, events, trials
@@ -86,6 +87,8 @@ def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
 
 
 def _close(site: Site, record: Record, status: EvaluationStatus) -> None:
+    # What lost runs showed while they ran.
+    shutil.rmtree(site.shared.inbox / status.id / LIVE, ignore_errors=True)
     executor = executors.load(record.evaluation.spec.executor)
     executor.merge(record.whole(), Path(record.evaluation.job_dir), progress(site, status, ()))
 

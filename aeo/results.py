@@ -15,18 +15,19 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import executors, records
+from aeo import executors, records, redaction
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary, WorkerState
 from aeo.executors import TrialContext
-from aeo.layout import inside, manifest_of
+from aeo.layout import inside, manifest_of, redacting
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import evaluations, events, history, trials, workers
 from aeo.store.inbox import Arrival
 from aeo.store.trials import Requeued
 from aeo.transfer import manifest as manifests
+from aeo.transfer import tree
 from aeo.transfer.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def _commit(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, f
     if not folder.exists():
         return _finish_interrupted(site, record, trial, arrival, place)
     try:
-        row = _row(site, record, trial, folder, _checked_manifest(folder, arrival))
+        manifest = _checked_manifest(folder, arrival)
+        row = _row(site, record, trial, folder, replace(manifest, notes=(*manifest.notes, *_redact(site, folder))))
     except InputError as error:
         return _run_again(site, record, trial, arrival, folder, f"result rejected: {error}", "ResultRejected")
     if place.exists() or trials.state(site.db, arrival.evaluation, trial.name) is TrialState.DONE:
@@ -118,8 +120,28 @@ def _checked_manifest(folder: Path, arrival: Arrival) -> Manifest:
     named = (manifest.evaluation, manifest.trial, manifest.token)
     if named != (arrival.evaluation, arrival.trial, arrival.token):
         raise InputError(f"the manifest is another run's: {'/'.join(named)[:200]}")
-    manifests.verify(manifest, folder)
+    if not redacting(folder).exists():
+        manifests.verify(manifest, folder)
     return manifest
+
+
+def _redact(site: Site, folder: Path) -> tuple[str, ...]:
+    """Take known secrets out of a run's folder; returns notes that say so.
+
+    What is rewritten is not what the manifest says any more: the folder beside it, made first, tells the next look.
+    """
+    redactor = redaction.known(site.config.secret_names)
+    # Also of a folder that was refused, so what it is made of is not known.
+    if not redactor or folder.is_symlink() or not folder.is_dir():
+        return ()
+    found = redaction.holding(redactor, folder, tree.read(folder, odd_names=True).files)
+    if not found:
+        return ()
+    drafts = redacting(folder)
+    drafts.mkdir(exist_ok=True)
+    for name in found:
+        redaction.rewrite(redactor, folder / name, drafts / "draft")
+    return (tree.note("secrets were taken out of", found),)
 
 
 def _row(site: Site, record: Record, trial: PlannedTrial, folder: Path, manifest: Manifest) -> TrialRow:
@@ -215,6 +237,7 @@ def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | No
 
 
 def _supersede(site: Site, arrival: Arrival, folder: Path) -> None:
+    _redact(site, folder)
     kept = site.shared.superseded(arrival.evaluation, arrival.trial, arrival.token)
     kept.parent.mkdir(exist_ok=True)
     if kept.exists():
@@ -227,6 +250,9 @@ def _supersede(site: Site, arrival: Arrival, folder: Path) -> None:
 def _forget(site: Site, arrival: Arrival) -> None:
     folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
     manifest_of(folder).unlink(missing_ok=True)
+    # Last: until the manifest is gone, somebody may look at the folder again.
+    shutil.rmtree(redacting(folder), ignore_errors=True)
+    shutil.rmtree(site.shared.live(arrival.evaluation, arrival.trial, arrival.token), ignore_errors=True)
 
 
 def _requeue(site: Site, record: Record, arrival: Arrival, reason: str) -> Requeued:
@@ -239,6 +265,7 @@ def _run_again(
     site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, folder: Path, why: str, error_type: str
 ) -> bool:
     """Run the trial again and put its result aside; when it may not be run again, record that it has none."""
+    why = redaction.known(site.config.secret_names).text(why)
     log.warning("%s: %s", arrival.trial, why)
     requeued = _requeue(site, record, arrival, why)
     events.emit(site.db, arrival.evaluation, "rejected", trial=arrival.trial, token=arrival.token, reason=why[:500])
@@ -263,6 +290,7 @@ def _fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, mess
     staging.mkdir(parents=True)
     executor = executors.load(evaluation.spec.executor)
     context = TrialContext(trial_dir=staging, content_dir=None, final_dir=str(place))
+    message = redaction.known(site.config.secret_names).text(message)
     executor.fail(evaluation, trial, context, error_type, message)
     row = TrialRow(
         summary=executor.summarise(trial, staging), worker="", attempt=1, committed_at=datetime.now(timezone.utc)
