@@ -8,7 +8,7 @@ from typing import Any
 
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
 from aeo.executors import JobProgress, SubmittedFile, TrialContext
-from aeo.executors.harbor import failure, job, leftovers, planning, summary
+from aeo.executors.harbor import failure, form, job, leftovers, planning, summary
 from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.executors.harbor.python import harbor_python
 from aeo.executors.harbor.session import HarborSession
@@ -18,6 +18,7 @@ class HarborExecutor:
     """See `aeo.executors.Executor`."""
 
     name = "harbor"
+    form = form.form
     datasets = HarborDatasets()
 
     def version(self) -> str:
