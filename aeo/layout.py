@@ -7,6 +7,7 @@ On the controller::
     ├── token                          the API token (0600), when none was given
     ├── web-secret                     signs the pages' sessions (0600)
     ├── users.json                     named users and the hashes of their tokens (0600)
+    ├── summaries.sqlite               what tables are read from (0600); derived, may be deleted
     ├── redis/                         the embedded server (0700)
     ├── evaluations/<id>/
     │   ├── evaluation.json            spec and plan header, written once
@@ -92,6 +93,10 @@ class Shared:
     @property
     def users(self) -> Path:
         return self.root / "users.json"
+
+    @property
+    def summaries(self) -> Path:
+        return self.root / "summaries.sqlite"
 
     @property
     def redis(self) -> Path:

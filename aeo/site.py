@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from aeo.config import Config
 from aeo.layout import Local, Shared
 from aeo.store.connection import Db, connect
+from aeo.summaries import Book
 from aeo.transfer.remote import Remote
 
 
@@ -19,6 +21,11 @@ class Site:
     config: Config
     shared: Shared
     db: Db
+
+    @cached_property
+    def book(self) -> Book:
+        """The summaries that every table is read from."""
+        return Book(self.shared.summaries)
 
 
 @dataclass(frozen=True, kw_only=True)

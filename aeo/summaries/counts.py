@@ -1,0 +1,89 @@
+"""Counts over an evaluation's results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aeo.core.model import Outcome
+from aeo.summaries.book import Book
+
+_WHICH = "evaluation = (SELECT number FROM evaluations WHERE id = ?)"
+
+
+@dataclass(frozen=True)
+class ErrorCount:
+    """How many results have this error type and outcome."""
+
+    type: str
+    count: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerCount:
+    """What one worker gave an evaluation."""
+
+    #: Every outcome with how many had it.
+    outcomes: Mapping[Outcome, int] = field(default_factory=dict)
+    #: Wall time of its results in all.
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        return sum(self.outcomes.values())
+
+
+def errors(book: Book, id: str) -> list[ErrorCount]:
+    """Error types of an evaluation's results, the most frequent first.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"""
+        SELECT error, COUNT(*), outcome FROM lines WHERE {_WHICH} AND error != ''
+        GROUP BY error, outcome ORDER BY COUNT(*) DESC, error, outcome"""
+    with book.read() as connection:
+        return [ErrorCount(type, count, Outcome(outcome)) for type, count, outcome in connection.execute(query, (id,))]
+
+
+def worker_counts(book: Book, id: str) -> dict[str, WorkerCount]:
+    """Results by worker; those of no worker are left out.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"""
+        SELECT worker, outcome, COUNT(*), SUM(COALESCE(seconds, 0)) FROM lines
+        WHERE {_WHICH} AND outcome IS NOT NULL AND worker != '' GROUP BY worker, outcome ORDER BY worker"""
+    outcomes: dict[str, dict[Outcome, int]] = {}
+    spent: dict[str, float] = {}
+    with book.read() as connection:
+        for worker, outcome, count, seconds in connection.execute(query, (id,)):
+            outcomes.setdefault(worker, {})[Outcome(outcome)] = count
+            spent[worker] = spent.get(worker, 0.0) + seconds
+    return {worker: WorkerCount(outcomes=outcomes[worker], seconds=spent[worker]) for worker in outcomes}
+
+
+def waiting_estimates(book: Book, id: str) -> dict[str, float]:
+    """Estimated seconds of the trials without a result, by name.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"SELECT trial, estimated FROM lines WHERE {_WHICH} AND committed IS NULL"
+    with book.read() as connection:
+        return dict(connection.execute(query, (id,)).fetchall())
+
+
+def durations(book: Book, id: str) -> list[tuple[float, float]]:
+    """Actual and estimated seconds of the trials that ran to their end, in planned order.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"""
+        SELECT seconds, estimated FROM lines
+        WHERE {_WHICH} AND seconds IS NOT NULL AND outcome IN ('scored', 'invalid') ORDER BY position"""
+    with book.read() as connection:
+        return connection.execute(query, (id,)).fetchall()

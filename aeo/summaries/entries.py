@@ -1,0 +1,199 @@
+"""What goes into the summaries. Nothing here ever fails its caller: the store and the disk are what counts.
+
+What could not be written is missing from the counts, so whoever looks next enters it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from aeo.codec import dumps
+from aeo.core.model import Evaluation, PlannedTrial, TrialRow
+from aeo.summaries.book import Book
+
+log = logging.getLogger(__name__)
+
+LABELS = ("agent", "model", "dataset", "category", "difficulty")
+#: SQLite has no larger whole numbers.
+_MOST = 2**63 - 1
+
+_LINE = f"INSERT OR IGNORE INTO lines (evaluation, position, trial, task, {', '.join(LABELS)}, attempt, estimated) " + (
+    f"VALUES ({', '.join('?' * (6 + len(LABELS)))})"
+)
+_ROW = (
+    "UPDATE lines SET outcome = ?, reward_name = ?, reward = ?, seconds = ?, started = ?, finished = ?, "
+    "input_tokens = ?, cache_tokens = ?, output_tokens = ?, cost = ?, error = ?, worker = ?, run = ?, committed = ? "
+    "WHERE evaluation = ? AND position = ?"
+)
+
+
+def enter(book: Book, evaluation: Evaluation) -> bool:
+    """Enter an evaluation with its planned trials, unless it is there; False when it could not be written."""
+    return _safely(book, lambda: _enter(book, evaluation))
+
+
+def put(book: Book, id: str, row: TrialRow) -> bool:
+    """Put in a committed trial, once or again; False when that could not be written or its line is not there."""
+    return _safely(book, lambda: _put(book, id, [row]) == 1)
+
+
+def follow(book: Book, id: str, rows: Sequence[TrialRow], *, seen: int, store: str) -> bool:
+    """Put in rows read from the store's list of commits, of which ``seen`` have now been read."""
+
+    def write() -> bool:
+        _put(book, id, rows)
+        with book.write() as connection:
+            connection.execute("UPDATE evaluations SET seen = ?, store = ? WHERE id = ?", (seen, store, id))
+        return True
+
+    return _safely(book, write)
+
+
+def clear(book: Book, id: str) -> bool:
+    """Forget an evaluation's rows, not its plan: they are to be read again."""
+
+    def write() -> bool:
+        with book.write() as connection:
+            number = _number(connection, id)
+            connection.execute(
+                "UPDATE lines SET outcome = NULL, reward_name = '', reward = NULL, seconds = NULL, started = NULL, "
+                "finished = NULL, input_tokens = NULL, cache_tokens = NULL, output_tokens = NULL, cost = NULL, "
+                "error = '', worker = '', run = 0, committed = NULL WHERE evaluation = ?",
+                (number,),
+            )
+            connection.execute("UPDATE texts SET row = NULL WHERE evaluation = ?", (number,))
+            connection.execute("DELETE FROM others WHERE evaluation = ?", (number,))
+            connection.execute("UPDATE evaluations SET done = 0, seen = 0, store = '' WHERE number = ?", (number,))
+        return True
+
+    return _safely(book, write)
+
+
+def drop(book: Book, id: str) -> bool:
+    """Forget an evaluation."""
+
+    def write() -> bool:
+        with book.write() as connection:
+            number = _number(connection, id)
+            for table in ("lines", "texts", "others"):
+                connection.execute(f"DELETE FROM {table} WHERE evaluation = ?", (number,))
+            connection.execute("DELETE FROM evaluations WHERE number = ?", (number,))
+        return True
+
+    return _safely(book, write)
+
+
+def _safely(book: Book, write: Callable[[], bool]) -> bool:
+    try:
+        return write()
+    except (sqlite3.Error, OSError) as error:
+        log.warning("the summaries were not written, which is made up for later: %s", error)
+        book.heal(error)
+    except Exception:
+        log.exception("the summaries were not written")
+    return False
+
+
+def _number(connection: sqlite3.Connection, id: str) -> int | None:
+    found = connection.execute("SELECT number FROM evaluations WHERE id = ?", (id,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def _enter(book: Book, evaluation: Evaluation) -> bool:
+    spec, trials = evaluation.spec, evaluation.plan.trials
+    with book.write() as connection:
+        if _number(connection, evaluation.id) is not None:
+            return True
+        cursor = connection.execute(
+            "INSERT INTO evaluations (id, submitted, owner, words, total) VALUES (?, ?, ?, ?, ?)",
+            (
+                *(evaluation.id, evaluation.submitted_at.timestamp(), _text(evaluation.owner)),
+                *(_words(evaluation.id, spec.name, spec.executor, evaluation.owner, *_of_all(trials)), len(trials)),
+            ),
+        )
+        number = cursor.lastrowid
+        connection.executemany(_LINE, _lines(number, trials))
+        connection.executemany(
+            "INSERT OR IGNORE INTO texts (evaluation, position, labels) VALUES (?, ?, ?)",
+            ((number, position, dumps(trial.labels)) for position, trial in enumerate(trials)),
+        )
+    return True
+
+
+def _lines(number: int | None, trials: Iterable[PlannedTrial]) -> Iterator[tuple[Any, ...]]:
+    attempts: dict[tuple[str, ...], int] = {}
+    for position, trial in enumerate(trials):
+        labels = [_text(trial.labels.get(name, "")) for name in LABELS]
+        which = (trial.task, *labels[:3])
+        attempts[which] = attempts.get(which, 0) + 1
+        texts = (_text(trial.name), _text(trial.task), *labels)
+        yield (number, position, *texts, attempts[which], trial.estimated_seconds)
+
+
+def _of_all(trials: Iterable[PlannedTrial]) -> list[str]:
+    return sorted({trial.labels.get(name, "") for trial in trials for name in ("agent", "model", "dataset")})
+
+
+def _words(*parts: str) -> str:
+    return _text("\n".join(part for part in parts if part).casefold())
+
+
+def _put(book: Book, id: str, rows: Iterable[TrialRow]) -> int:
+    """Put in rows; returns for how many there was a line."""
+    found = new = 0
+    with book.write() as connection:
+        number = _number(connection, id)
+        for row in rows:
+            line = connection.execute(
+                "SELECT position, committed FROM lines WHERE evaluation = ? AND trial = ?", (number, row.summary.trial)
+            ).fetchone()
+            if line is not None:
+                _put_one(connection, (number, line[0]), row)
+                found += 1
+                new += line[1] is None
+        if new:
+            connection.execute("UPDATE evaluations SET done = done + ? WHERE number = ?", (new, number))
+    return found
+
+
+def _put_one(connection: sqlite3.Connection, place: tuple[Any, Any], row: TrialRow) -> None:
+    summary = row.summary
+    main = main_reward(summary.rewards)
+    connection.execute(
+        _ROW,
+        (
+            *(summary.outcome.value, _text(main), summary.rewards.get(main), summary.seconds),
+            *(_seconds(summary.started_at), _seconds(summary.finished_at)),
+            *map(_whole, (summary.input_tokens, summary.cache_tokens, summary.output_tokens)),
+            *(summary.cost_usd, _text(summary.error_type), _text(row.worker), row.attempt),
+            *(row.committed_at.timestamp(), *place),
+        ),
+    )
+    connection.execute("UPDATE texts SET row = ? WHERE evaluation = ? AND position = ?", (dumps(row), *place))
+    if len(summary.rewards) > 1:
+        connection.executemany(
+            "INSERT OR REPLACE INTO others VALUES (?, ?, ?, ?)",
+            [(*place, _text(name), value) for name, value in summary.rewards.items() if name != main],
+        )
+
+
+def main_reward(rewards: Mapping[str, float]) -> str:
+    """Name of the reward that tables show: ``reward``, else the first by name; "" where there is none."""
+    return "reward" if "reward" in rewards else min(rewards, default="")
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _whole(number: int | None) -> int | None:
+    return None if number is None else max(-_MOST, min(_MOST, number))
+
+
+def _text(text: str) -> str:
+    """Without halves of characters, which no file takes."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,104 @@
+"""What every evaluation so far says of a dataset's tasks, and which evaluations there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from aeo.summaries.book import Book
+from aeo.summaries.lines import like
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """How a task went so far, over every evaluation, agent and model."""
+
+    #: Trials with a result that ran.
+    runs: int
+    scored: int
+    #: Share of the scored trials whose main reward is 1 or more; None when none is scored.
+    pass_rate: float | None
+    #: Wall time of the scored and the invalid; None when there are none.
+    median_seconds: float | None
+
+
+def past_tasks(book: Book, dataset: str) -> dict[str, Past]:
+    """The tasks of a dataset that ever ran, by name.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = """
+        SELECT task, outcome, reward, seconds FROM lines
+        WHERE dataset = ? AND dataset != '' AND run > 0 AND outcome IS NOT NULL"""
+    runs: dict[str, int] = {}
+    rewards: dict[str, list[float]] = {}
+    spent: dict[str, list[float]] = {}
+    with book.read() as connection:
+        for task, outcome, reward, seconds in connection.execute(query, (dataset,)):
+            runs[task] = runs.get(task, 0) + 1
+            if outcome == "scored" and reward is not None:
+                rewards.setdefault(task, []).append(reward)
+            if outcome in ("scored", "invalid") and seconds is not None:
+                spent.setdefault(task, []).append(seconds)
+    return {task: _past(count, rewards.get(task, []), spent.get(task, [])) for task, count in sorted(runs.items())}
+
+
+def _past(runs: int, rewards: list[float], spent: list[float]) -> Past:
+    return Past(
+        runs=runs,
+        scored=len(rewards),
+        pass_rate=sum(reward >= 1 for reward in rewards) / len(rewards) if rewards else None,
+        median_seconds=median(spent) if spent else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far the book has an evaluation."""
+
+    total: int
+    #: Lines with a result.
+    done: int
+    #: Rows read of the store's list of commits, and which store that was.
+    seen: int
+    store: str
+
+
+def standing(book: Book, id: str) -> Standing | None:
+    """How far the book has one evaluation; None when it does not know it.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    with book.read() as connection:
+        query = "SELECT total, done, seen, store FROM evaluations WHERE id = ?"
+        found = connection.execute(query, (id,)).fetchone()
+    return None if found is None else Standing(total=found[0], done=found[1], seen=found[2], store=found[3])
+
+
+def standings(book: Book) -> dict[str, Standing]:
+    """How far the book has every evaluation it knows.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    with book.read() as connection:
+        found = connection.execute("SELECT id, total, done, seen, store FROM evaluations").fetchall()
+    return {id: Standing(total=total, done=done, seen=seen, store=store) for id, total, done, seen, store in found}
+
+
+def search(book: Book, *, text: str = "", owner: str | None = None) -> list[str]:
+    """Ids of the evaluations with every word of a text in their name, id, executor, owner, agents, models or datasets.
+
+    Newest first.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    words = text.casefold().split()
+    where = ["words LIKE ? ESCAPE '\\'"] * len(words) + (["owner = ?"] if owner is not None else [])
+    values = [like(word) for word in words] + ([owner] if owner is not None else [])
+    query = f"SELECT id FROM evaluations WHERE {' AND '.join(where) or '1'} ORDER BY submitted DESC, id DESC"
+    with book.read() as connection:
+        return [id for (id,) in connection.execute(query, values)]
