@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from dataclasses import dataclass
+from math import fsum, pi, sqrt
+from statistics import median, quantiles
 
 
 def seconds(planned: float, past: Sequence[float]) -> float:
@@ -43,3 +45,46 @@ def remaining(
     left = [max(0.0, planned * factor - so_far) for planned, so_far in running]
     left += [planned * factor for planned in waiting]
     return max(1.0, sum(left) / max(1, slots), max(left))
+
+
+#: Standard normal quantile of 90 %: four of five ends are to lie within a range.
+_Z = 1.2815515655446004
+#: Interquartile range of a normal distribution over its standard deviation.
+_QUARTILES = 1.3489795003921634
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """The time to the end, seconds: four of five times it lies between `low` and `high`."""
+
+    low: float
+    likely: float
+    high: float
+
+
+def between(
+    waiting: Sequence[float],
+    running: Sequence[tuple[float, float]],
+    *,
+    slots: int,
+    finished: Sequence[tuple[float, float]],
+) -> Range | None:
+    """`remaining` with its range; None when nothing is left, or too few trials have finished to tell.
+
+    The range has two causes: the factor is known from ``finished`` only, and every trial left scatters around its
+    estimate as those did. Their scatter is taken from the quartiles, as one wedged trial must not count.
+    """
+    middle = factor(finished)
+    likely = None if middle is None else remaining(waiting, running, slots=slots, factor=middle)
+    if middle is None or likely is None:
+        return None
+    quotients = sorted(actual / planned for actual, planned in finished if actual >= 0 and planned > 0)
+    first, _, third = quantiles(quotients, n=4, method="inclusive")
+    scatter = (third - first) / _QUARTILES
+    sizes = [*waiting, *(planned for planned, _ in running)]
+    whole = fsum(sizes)
+    mixed = fsum(size * size for size in sizes) / whole**2 if whole > 0 else 1.0
+    off = _Z * scatter * sqrt(pi / 2 / len(quotients) + mixed)  # the variance of a median, and of the sum
+    low = remaining(waiting, running, slots=slots, factor=max(0.0, middle - off))
+    high = remaining(waiting, running, slots=slots, factor=middle + off)
+    return Range(low=low or 1.0, likely=likely, high=high or likely)
