@@ -144,6 +144,7 @@ def script_words() -> dict[str, str]:
         "copied": _("Copied"),
         "nothing": _("Nothing to draw yet."),
         "unreachable": _("The data could not be loaded."),
+        "offline": _("The controller does not answer since %(time)s; what is shown is from before.", time="{time}"),
         "now": _("now"),
         "reward": _("reward"),
         "seconds": _("seconds"),
