@@ -66,6 +66,8 @@ class Form(Protocol):
 
     #: Which of `WORDS` it has.
     words: frozenset[str]
+    #: How a dataset is written; a text of the catalogues.
+    dataset_help: str
     #: Whether there may be more than one agent.
     many_agents: bool
     #: Names to choose from; others are possible.

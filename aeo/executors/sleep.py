@@ -39,6 +39,8 @@ from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec
 from aeo.core.names import check_name
 from aeo.executors import Executor, Session, SubmittedFile, TrialContext, folder, result
 from aeo.executors.fields import Fields, Report, is_number
+from aeo.executors.flat_form import N_, FlatForm
+from aeo.executors.forms import Field
 from aeo.executors.statistics import CANCELLED
 
 ENDINGS = ("ok", "die", "infra", "invalid", "zero", "hang")
@@ -256,6 +258,15 @@ class Sleep:
     """See `aeo.executors.Executor`."""
 
     name = "sleep"
+    form = FlatForm(
+        fields=(
+            Field(name="tasks", label=N_("Number of tasks"), group="tasks", kind="whole"),
+            Field(name="seconds", label=N_("Seconds of each task"), group="tasks", default="0"),
+            Field(name="reward", label=N_("Reward"), group="tasks", default="1"),
+            Field(name="cpus", label=N_("CPUs of each trial"), group="tasks", default="0"),
+            Field(name="memory_mb", label=N_("Memory of each trial (MiB)"), group="tasks", kind="whole", default="0"),
+        )
+    )
 
     def version(self) -> str:
         return ""

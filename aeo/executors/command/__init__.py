@@ -15,6 +15,8 @@ from aeo.core.model import Evaluation, Needs, Plan, Spec
 from aeo.executors import Executor, Session, SubmittedFile, folder, result
 from aeo.executors.command import session, tasks
 from aeo.executors.command.datasets import CommandDatasets
+from aeo.executors.flat_form import N_, FlatForm
+from aeo.executors.forms import Field
 
 #: Seconds beyond a task's own time-out until the platform's deadline.
 _MARGIN_SECONDS = 60.0
@@ -24,6 +26,14 @@ class Command:
     """See `aeo.executors.Executor`."""
 
     name = "command"
+    form = FlatForm(
+        dataset_key="tasks_file",
+        dataset_help=N_("absolute path of a tasks file (YAML or JSONL) on the controller"),
+        fields=(
+            Field(name="dataset", label=N_("Dataset's name"), group="tasks", kind="text", default="command"),
+            Field(name="timeout_sec", label=N_("Seconds per task"), group="time", default="600"),
+        ),
+    )
     datasets = CommandDatasets()
 
     def version(self) -> str:

@@ -41,6 +41,7 @@ class HarborForm:
     """See `aeo.executors.forms.Form`."""
 
     words = frozenset(forms.WORDS)
+    dataset_help = N_("org/name@ref, name@version, or an absolute path on the controller")
     many_agents = True
     agents = (
         *("oracle", "nop", "terminus-2", "claude-code", "codex", "gemini-cli", "openhands", "mini-swe-agent"),
