@@ -10,10 +10,12 @@ from typing import Any
 
 from apiflask import APIFlask, HTTPError
 from flask import Response, json, make_response, render_template, request
+from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
 from aeo.codec import encode
-from aeo.core.errors import AeoError, Conflict, InputError, NotFound, Problem, Refused, Unavailable
+from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, NotFound, Problem, Refused, Unavailable
+from webapp import invalid
 from webapp.site import current_site
 
 log = logging.getLogger(__name__)
@@ -65,8 +67,10 @@ def _of_aeo_error(error: AeoError) -> Response:
     if isinstance(error, InputError):
         status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, Conflict) else 422
         return answer(status, error.problems)
+    if isinstance(error, Forbidden):
+        return answer(403, [Problem(message=str(error), fix="Ask an administrator of this controller.")])
     if isinstance(error, Refused):
-        fix = "Send 'Authorization: Bearer <token>' with the controller's token (AEO_TOKEN for the aeo command)."
+        fix = "Send 'Authorization: Bearer <token>' with a user's or the controller's token (AEO_TOKEN for `aeo`)."
         return answer(401, [Problem(message=str(error), fix=fix)], {"WWW-Authenticate": 'Bearer realm="aeo"'})
     if isinstance(error, Unavailable):
         log.warning("%s %s: %s: %s", request.method, request.path, type(error).__name__, error)
@@ -97,6 +101,9 @@ def _of_http_error(error: HTTPException) -> Response:
 
 
 def _of_invalid_request(error: HTTPError) -> Response:
+    if isinstance(error.__cause__, ValidationError):
+        place = next(iter(_details(error.detail)), "")
+        return answer(error.status_code, invalid.problems(error.__cause__, place))
     problems = [
         Problem(message=message, field=_field(place, name))
         for place, fields in _details(error.detail).items()

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import tempfile
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,32 @@ from flask import Flask, Request, Response, abort, request
 from flask.json.provider import DefaultJSONProvider
 from flask.sessions import SecureCookieSessionInterface
 
+from aeo import users
 from aeo.core.errors import InputError
 from webapp.site import KEY
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "object-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     # "no-referrer" would make browsers send "Origin: null" with our own forms.
     "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "X-Permitted-Cross-Domain-Policies": "none",
+    "Permissions-Policy": ", ".join(
+        f"{feature}=()"
+        for feature in (
+            *("accelerometer", "browsing-topics", "camera", "display-capture", "geolocation", "gyroscope"),
+            *("magnetometer", "microphone", "midi", "payment", "screen-wake-lock", "serial", "usb"),
+        )
+    ),
 }
+#: Sent by https only: a controller on plain http must stay reachable.
+STRICT_TRANSPORT = f"max-age={365 * 24 * 3600}"
 #: Static files have their version in the name, so they never change.
 STATIC_SECONDS = 365 * 24 * 3600
 SESSION_DAYS = 30
@@ -39,6 +51,7 @@ SESSION_DAYS = 30
 DEPTH = 100
 
 _TOKEN_IN_QUERY = re.compile(r"(?i)([?&](?:token|csrf_token)=)[^&\s\"']*")
+_TOKEN_OF_USER = re.compile(users.PREFIX + r"[A-Za-z0-9_-]{40,}")
 
 
 def register(app: Flask) -> None:
@@ -85,7 +98,7 @@ def web_secret(path: Path) -> bytes:
 
 
 class HideTokens(logging.Filter):
-    """Takes the API token, and any token of an address, out of a log record."""
+    """Takes the API token, users' tokens, and any token of an address, out of a log record."""
 
     def __init__(self, token: str = ""):
         super().__init__()
@@ -105,7 +118,7 @@ class HideTokens(logging.Filter):
     def _clean(self, text: str) -> str:
         if self._token:
             text = text.replace(self._token, "[hidden]")
-        return _TOKEN_IN_QUERY.sub(r"\1[hidden]", text)
+        return _TOKEN_OF_USER.sub("[hidden]", _TOKEN_IN_QUERY.sub(r"\1[hidden]", text))
 
 
 class _Sessions(SecureCookieSessionInterface):
@@ -115,7 +128,10 @@ class _Sessions(SecureCookieSessionInterface):
 
 
 class _StrictJson(DefaultJSONProvider):
-    """JSON as the standard has it: no NaN, no lone surrogates, no nesting that ends the interpreter."""
+    """JSON without what is read one way here and another way there: NaN, lone surrogates, a key said twice.
+
+    Nor with nesting that ends the interpreter.
+    """
 
     sort_keys = False
 
@@ -124,7 +140,7 @@ class _StrictJson(DefaultJSONProvider):
             raise ValueError(f"{constant} is not JSON")
 
         try:
-            value = json.loads(s, parse_constant=refuse, **kwargs)
+            value = json.loads(s, parse_constant=refuse, object_pairs_hook=_once, **kwargs)
             deep = _deeper(value, DEPTH)
             if not deep:
                 json.dumps(value, ensure_ascii=False).encode()
@@ -137,6 +153,14 @@ class _StrictJson(DefaultJSONProvider):
         return value
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice[:100]!r} is there twice in one object")
+    return value
+
+
 def _deeper(value: Any, levels: int) -> bool:
     if not isinstance(value, (dict, list)):
         return False
@@ -145,6 +169,17 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 class _StrictRequest(Request):
+    def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:
+        """Read the body, which must say that it is JSON: a form of another site cannot say so unasked.
+
+        Raises:
+            InputError: it is no JSON.
+            UnsupportedMediaType: it says to be something else.
+        """
+        if self.mimetype != "application/json" and self.get_data():
+            abort(415, "The body's Content-Type is not application/json.")
+        return super().get_json(force=force, silent=silent, cache=cache)
+
     def on_json_loading_failed(self, e: ValueError | None) -> Any:
         """Turn it into our own error, which says what is wrong with the text.
 
@@ -167,6 +202,8 @@ def _refuse_large_body() -> None:
 def _add_headers(response: Response) -> Response:
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
+    if request.is_secure:
+        response.headers.setdefault("Strict-Transport-Security", STRICT_TRANSPORT)
     if request.endpoint != "static":
         response.headers["Cache-Control"] = "no-store"
     elif response.status_code in (200, 304):

@@ -137,7 +137,7 @@ def test_a_request_that_runs_is_answered_before_it_stops(web: Web) -> None:
     body = b'{"text": ""}'
     head = (
         f"POST /api/evaluations HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=15) as raw:
         raw.sendall(head.encode() + body[:4])

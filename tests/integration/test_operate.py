@@ -61,16 +61,16 @@ def test_a_paused_evaluation_starts_nothing_until_it_is_resumed(controller: Site
     running = claim(controller, id)
     assert running
     shown = aeo("pause", "mine", "--reason", "quota used up").stdout
-    assert "paused (quota used up)" in shown
+    assert "paused (paused by operator: quota used up)" in shown
     assert claim(controller, id) is None
     assert trials.renew(controller.db, running, lease_seconds=60) is Standing.HELD
     assert "quota used up" in aeo("status").stdout
-    assert "paused (quota used up)" in aeo("status", id).stdout
+    assert "paused (paused by operator: quota used up)" in aeo("status", id).stdout
     assert "is paused" in aeo("pause", "mine", code=2).stderr
     assert json.loads(aeo("resume", "mine", "--json").stdout)["evaluation"]["state"] == "running"
     assert claim(controller, id)
     assert "is running" in aeo("resume", "mine", code=2).stderr
-    assert json.loads(aeo("pause", id, "--json").stdout)["evaluation"]["reason"] == "paused by a person"
+    assert json.loads(aeo("pause", id, "--json").stdout)["evaluation"]["reason"] == "paused by operator"
     aeo("pause", "nobody", code=2)
 
 
@@ -89,20 +89,20 @@ def test_a_watch_of_a_paused_evaluation_goes_on_waiting(controller: Site) -> Non
         assert evaluations.move(controller.db, id, state)
     watcher.join(20)
     assert ended[0].exit_code == 3
-    assert f"is paused (lunch). Waiting until somebody resumes it: aeo resume {id}" in ended[0].stderr
+    assert f"is paused (paused by operator: lunch). Waiting until somebody resumes it: aeo resume {id}" in ended[0].stderr
 
 
 def test_a_paused_or_drained_worker_claims_nothing(controller: Site) -> None:
     register(controller, "w1")
     id = submit(controller, {"tasks": 3}).id
     view = json.loads(aeo("workers", "pause", "w1", "--note", "new driver", "--json").stdout)["worker"]
-    assert (view["state"], view["note"]) == ("paused", "new driver")
+    assert (view["state"], view["note"]) == ("paused", "paused by operator: new driver")
     assert claim(controller, id) is None
     assert "new driver" in aeo("workers").stdout
     assert "w1 is online" in aeo("workers", "resume", "w1").stdout
     assert workers.get(controller.db, "w1").note == ""
     assert claim(controller, id)
-    assert "w1 is draining (drained by a person)" in aeo("workers", "drain", "w1").stdout
+    assert "w1 is draining (drained by operator)" in aeo("workers", "drain", "w1").stdout
     assert claim(controller, id) is None
     for command in ("pause", "resume", "drain", "remove"):
         assert "nobody" in aeo("workers", command, "nobody", code=2).stderr

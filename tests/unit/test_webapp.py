@@ -335,14 +335,14 @@ def test_health_answers_in_time_when_the_store_hangs(client: FlaskClient, monkey
 def test_a_submission_reaches_the_engine_as_it_is(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def take(_: Site, request: Submission) -> None:
-        seen.append(request)
+    def take(_: Site, request: Submission, *, owner: str) -> None:
+        seen.append((request, owner))
         raise InputError("enough seen.")
 
     monkeypatch.setattr(evaluations, "submit", take)
     body = {"text": "executor: sleep\n", "file_name": "job.yaml", "working_dir": "/x", "options": {"workers": ["a"]}}
     problems(client.post("/api/evaluations", json=body), 422)
-    assert seen == [Submission(**body)]
+    assert seen == [(Submission(**body), "operator")]
 
 
 def test_the_secret_of_sessions_is_made_once_and_kept_private(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from apiflask import APIFlask
 
 from webapp.api.schemas import ProblemOut
-from webapp.auth import OPEN
+from webapp.auth import OPEN, Role, needed
 
 _NESTED = re.compile(r"(#/components/schemas/)\w+\.(\w+)")
 _REF = "#/components/schemas/"
@@ -21,7 +21,7 @@ def register(app: APIFlask) -> None:
         INFO={"description": "Submit evaluations, follow them, look after workers."},
         SERVERS=[{"url": "/"}],
         SECURITY_SCHEMES={
-            "bearer": {"type": "http", "scheme": "bearer", "description": "The controller's token."},
+            "bearer": {"type": "http", "scheme": "bearer", "description": "A user's token, or the controller's."},
             "session": {
                 "type": "apiKey",
                 "in": "cookie",
@@ -43,16 +43,33 @@ def _complete(app: APIFlask, spec: Any) -> dict[str, Any]:
         "Problem": schema,
     }
     spec["security"] = [{"bearer": []}, {"session": []}]
-    open_paths = {rule.rule for rule in app.url_map.iter_rules() if rule.endpoint in OPEN}
+    endpoints = _endpoints(app)
     for path, operations in spec["paths"].items():
-        for operation in operations.values():
-            if path in open_paths:
+        for method, operation in operations.items():
+            endpoint = endpoints[path, method]
+            responses = operation["responses"]
+            if endpoint in OPEN:
                 operation["security"] = []
             else:
-                operation["responses"]["401"] = {"description": "The token is missing or wrong"}
-                operation["responses"].setdefault("503", {"description": "A part is away; try again"})
-            _describe_errors(operation["responses"])
+                responses["401"] = {"description": "The token is missing or wrong"}
+                responses.setdefault("503", {"description": "A part is away; try again"})
+                role = needed(app, endpoint, method.upper())
+                if role > Role.VIEWER:
+                    responses["403"] = {"description": f"The user is no {role.value}, or it is not theirs"}
+            if "requestBody" in operation:
+                responses.setdefault("413", {"description": "The body is too large"})
+                responses["415"] = {"description": "The body says to be something else than JSON"}
+            _describe_errors(responses)
     return _each_type_once(spec)
+
+
+def _endpoints(app: APIFlask) -> dict[tuple[str, str], str]:
+    """Endpoints by path and method as the document writes them."""
+    return {
+        (re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule), method.lower()): rule.endpoint
+        for rule in app.url_map.iter_rules()
+        for method in rule.methods or ()
+    }
 
 
 def _describe_errors(responses: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from webapp.api.schemas import (
     TrialsOut,
     TrialsQuery,
 )
+from webapp.auth import check_owner, current_user
 from webapp.site import current_site
 
 bp = APIBlueprint("evaluations", __name__, tag="Evaluations")
@@ -40,7 +41,7 @@ def _checked(id_or_name: str) -> str:
     responses={409: "The name is taken", 413: "The body is too large"},
 )
 def submit(body: SubmissionIn) -> Response:
-    made = evaluations.submit(current_site(), Submission(**body.model_dump()))
+    made = evaluations.submit(current_site(), Submission(**body.model_dump()), owner=current_user.name)
     response = reply({"evaluation": made.status, "warnings": made.warnings}, 201)
     response.headers["Location"] = url_for("evaluations.show", id_or_name=made.status.id)
     return response
@@ -86,7 +87,7 @@ def trial(id_or_name: str, name: str) -> Response:
     responses={404: "No such evaluation", 409: "It has ended"},
 )
 def cancel(id_or_name: str) -> Response:
-    return reply({"evaluation": evaluations.cancel(current_site(), _checked(id_or_name))})
+    return reply({"evaluation": evaluations.cancel(current_site(), _own(id_or_name), by=current_user.name)})
 
 
 @bp.post("/evaluations/<id_or_name>/pause")
@@ -98,8 +99,8 @@ def cancel(id_or_name: str) -> Response:
     responses={404: "No such evaluation", 409: "It does not run"},
 )
 def pause(id_or_name: str, body: PauseIn) -> Response:
-    reason = body.reason.strip() or "paused by a person"
-    return reply({"evaluation": evaluations.pause(current_site(), _checked(id_or_name), reason)})
+    id = _own(id_or_name)
+    return reply({"evaluation": evaluations.pause(current_site(), id, body.reason.strip(), by=current_user.name)})
 
 
 @bp.post("/evaluations/<id_or_name>/resume")
@@ -110,4 +111,11 @@ def pause(id_or_name: str, body: PauseIn) -> Response:
     responses={404: "No such evaluation", 409: "It is not paused"},
 )
 def resume(id_or_name: str) -> Response:
-    return reply({"evaluation": evaluations.resume(current_site(), _checked(id_or_name))})
+    return reply({"evaluation": evaluations.resume(current_site(), _own(id_or_name), by=current_user.name)})
+
+
+def _own(id_or_name: str) -> str:
+    """The id of an evaluation that the user may change."""
+    status = store.find(current_site().db, _checked(id_or_name))
+    check_owner(status)
+    return status.id

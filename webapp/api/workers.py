@@ -12,6 +12,7 @@ from aeo.core.names import check_name
 from aeo.store import workers as store
 from webapp.api.replies import reply
 from webapp.api.schemas import AddressesOut, NoteIn, RemovedOut, RemoveQuery, WeightIn, WorkerIn, WorkerOut, WorkersOut
+from webapp.auth import Role, current_user, needs
 from webapp.site import current_site
 
 bp = APIBlueprint("workers", __name__, tag="Workers")
@@ -32,6 +33,7 @@ def index() -> Response:
     description="The answer has the broker's address with its password: what this token is trusted with.",
     responses={409: "A live worker has this id"},
 )
+@needs(Role.ADMIN)
 def register(body: WorkerIn) -> Response:
     site = current_site()
     check_name(body.id, "worker id", field="id")
@@ -55,6 +57,7 @@ def register(body: WorkerIn) -> Response:
     summary="Set a worker's weight in later allotments; null goes back to its capacity",
     responses={404: "No such worker"},
 )
+@needs(Role.ADMIN)
 def set_weight(worker_id: str, body: WeightIn) -> Response:
     store.set_weight(current_site().db, _checked(worker_id), body.weight)
     return _shown(worker_id)
@@ -68,13 +71,15 @@ def set_weight(worker_id: str, body: WeightIn) -> Response:
     description="It claims nothing until it is resumed, also after a restart; what it runs goes on.",
     responses={404: "No such worker"},
 )
+@needs(Role.ADMIN)
 def pause(worker_id: str, body: NoteIn) -> Response:
-    return _told(worker_id, WorkerState.PAUSED, body.note.strip() or "paused by a person")
+    return _told(worker_id, WorkerState.PAUSED, _by("paused", body.note.strip()))
 
 
 @bp.post("/workers/<worker_id>/resume")
 @bp.output(WorkerOut)
 @bp.doc(summary="Let a paused or draining worker take work again", responses={404: "No such worker"})
+@needs(Role.ADMIN)
 def resume(worker_id: str) -> Response:
     return _told(worker_id, WorkerState.ONLINE, "")
 
@@ -86,8 +91,9 @@ def resume(worker_id: str) -> Response:
     description="It finishes what it runs and claims nothing more, until it is restarted or resumed.",
     responses={404: "No such worker"},
 )
+@needs(Role.ADMIN)
 def drain(worker_id: str) -> Response:
-    return _told(worker_id, WorkerState.DRAINING, "drained by a person")
+    return _told(worker_id, WorkerState.DRAINING, _by("drained"))
 
 
 @bp.delete("/workers/<worker_id>")
@@ -98,12 +104,17 @@ def drain(worker_id: str) -> Response:
     description="What it ran is given back to the others. One that is alive registers again unless it is stopped.",
     responses={404: "No such worker", 409: "It is alive and runs trials"},
 )
+@needs(Role.ADMIN)
 def remove(worker_id: str, query: RemoveQuery) -> Response:
     return reply({"removed": workers.remove(current_site(), _checked(worker_id), force=query.force)})
 
 
 def _checked(worker_id: str) -> str:
     return check_name(worker_id, "worker id", field="id")
+
+
+def _by(done: str, why: str = "") -> str:
+    return f"{done} by {current_user.name}" + (f": {why}" if why else "")
 
 
 def _told(worker_id: str, state: WorkerState, note: str) -> Response:

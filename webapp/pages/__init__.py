@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from webapp.pages import addresses, drawing, home, words
+from webapp.pages import addresses, drawing, home, users, words
 
 
 def register(app: Flask) -> None:
@@ -19,3 +19,4 @@ def register(app: Flask) -> None:
         sparkline_points=drawing.sparkline,
     )
     app.register_blueprint(home.bp)
+    app.register_blueprint(users.bp)
