@@ -5,7 +5,7 @@ Read in this order: `configured` (the file of them), `reading` (their tasks), `d
 
 from aeo.datasets.configured import Dataset, add, get, read, remove
 from aeo.datasets.downloads import Download, DownloadState
-from aeo.datasets.views import SORTS, DatasetDetail, DatasetView, TaskRow, cancel, list_all, select, show, start
+from aeo.datasets.views import SORTS, DatasetDetail, DatasetView, TaskRow, cancel, list_all, select, show, start, status
 
 __all__ = [
     "SORTS",
@@ -24,4 +24,5 @@ __all__ = [
     "select",
     "show",
     "start",
+    "status",
 ]

@@ -114,6 +114,15 @@ def start(site: Site, name: str, *, by: str = "") -> Download:
     return downloads.start(site.shared, name, configured.knowledge(dataset.executor), source, by=by, then=read)
 
 
+def status(site: Site, name: str) -> Download | None:
+    """How a dataset's last download is doing.
+
+    Raises:
+        NotFound: no dataset has this name.
+    """
+    return downloads.status(site.shared, configured.get(site.shared, name).name)
+
+
 def cancel(site: Site, name: str) -> Download:
     """Stop a download; see `downloads.cancel`."""
     return downloads.cancel(site.shared, configured.get(site.shared, name).name)
