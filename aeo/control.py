@@ -12,6 +12,7 @@ from aeo.core.model import TrialRow
 from aeo.leases import clock
 from aeo.site import Site
 from aeo.store import evaluations, health, inbox
+from aeo.upkeep import Keeper
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ def run(site: Site, stop: threading.Event) -> None:
         ("refresh", Refresher(site, stop).round),
         ("events", lambda: _write_events(site, stop)),
         ("repair", Repairer(site, stop).round),
+        ("summaries", Keeper(site, stop).round),
     )
     threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]
     for thread in threads:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from aeo import contents, dispatch, executors, records, submission
+from aeo import contents, dispatch, executors, records, submission, summaries
 from aeo.core import estimate
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.errors import Conflict, InputError, Problem
@@ -284,6 +284,7 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
         staging.rename(folder)
         dispatch.send(site, id, list(batches), priority=evaluation.spec.priority)
         undo.pop_all()
+    summaries.enter(site.book, evaluation)
 
 
 def _forget(site: Site, id: str) -> None:

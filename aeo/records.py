@@ -44,6 +44,26 @@ def _write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def header(folder: Path) -> Evaluation:
+    """Read what was asked without its trials; kept in memory for the next call.
+
+    Raises:
+        NotFound: there is no such evaluation.
+        InputError: the file is damaged.
+    """
+    return _header(folder)
+
+
+@lru_cache(maxsize=256)
+def _header(folder: Path) -> Evaluation:
+    try:
+        return codec.loads(Evaluation, (folder / EVALUATION).read_bytes())
+    except FileNotFoundError:
+        raise NotFound(f"No evaluation {folder.name!r} on disk.") from None
+    except InputError as error:
+        raise InputError(f"damaged: {error}", field=str(folder)) from None
+
+
 def read(folder: Path) -> Record:
     """Read both files; kept in memory for the next call, as they never change.
 
@@ -56,8 +76,8 @@ def read(folder: Path) -> Record:
 
 @lru_cache(maxsize=32)
 def _read(folder: Path) -> Record:
+    evaluation = _header(folder)
     try:
-        evaluation = codec.loads(Evaluation, (folder / EVALUATION).read_bytes())
         trials: dict[str, PlannedTrial] = {}
         with (folder / TRIALS).open("rb") as lines:
             for line in lines:

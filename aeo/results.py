@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import executors, records, redaction
+from aeo import executors, records, redaction, summaries
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary, WorkerState
@@ -73,7 +73,7 @@ def _commit(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, f
         if place.exists():
             adopt(site, record, trial, None)
         _supersede(site, arrival, folder)
-        return trials.commit(site.db, arrival.evaluation, row, arrival.token)
+        return _keep(site, arrival.evaluation, row, arrival.token)
     if row.summary.outcome is Outcome.INFRA_ERROR and row.summary.retryable:
         reason = f"{row.summary.error_type}: {row.summary.error_message}"
         if _requeue(site, record, arrival, reason) is not Requeued.EXHAUSTED:
@@ -209,11 +209,19 @@ def _finish_interrupted(site: Site, record: Record, trial: PlannedTrial, arrival
 
 
 def _record(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, row: TrialRow) -> bool:
-    first = trials.commit(site.db, arrival.evaluation, row, arrival.token)
+    first = _keep(site, arrival.evaluation, row, arrival.token)
     seconds = row.summary.seconds
     if first and seconds is not None and row.summary.outcome in (Outcome.SCORED, Outcome.INVALID):
         history.add(site.db, record.evaluation.spec.executor, trial.history_key, seconds)
     _forget(site, arrival)
+    return first
+
+
+def _keep(site: Site, id: str, row: TrialRow, token: str) -> bool:
+    """Record a row in the store, which decides, and in the summaries, which only follow it."""
+    first = trials.commit(site.db, id, row, token)
+    if first:
+        summaries.put(site.book, id, row)
     return first
 
 
@@ -225,7 +233,7 @@ def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | No
     if trials.state(site.db, record.evaluation.id, trial.name) is TrialState.DONE:
         return False
     if logged is not None:
-        return trials.commit(site.db, record.evaluation.id, logged, "recovered")
+        return _keep(site, record.evaluation.id, logged, "recovered")
     place = inside(Path(record.evaluation.job_dir), trial.name)
     try:
         summary = _summary(record, trial, place)
@@ -233,7 +241,7 @@ def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | No
         log.warning("%s lies in the job folder but is no result: %s", trial.name, error)
         return False
     row = TrialRow(summary=summary, worker="", attempt=1, committed_at=datetime.now(timezone.utc))
-    return trials.commit(site.db, record.evaluation.id, row, "recovered")
+    return _keep(site, record.evaluation.id, row, "recovered")
 
 
 def _supersede(site: Site, arrival: Arrival, folder: Path) -> None:
@@ -297,7 +305,7 @@ def _fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, mess
     )
     _ensure_job(record)
     _rename(staging, place)
-    return trials.commit(site.db, evaluation.id, row, "failed")
+    return _keep(site, evaluation.id, row, "failed")
 
 
 def _rename(source: Path, target: Path) -> None:

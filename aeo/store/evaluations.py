@@ -145,10 +145,21 @@ def page(
     index = key("in_state", state.value) if state else key("evaluations")
     total = int(db.client.zcard(index))
     ids = db.client.zrevrange(index, offset, offset + limit - 1) if limit > 0 else []
+    return several(db, ids), total
+
+
+def several(db: Db, ids: Sequence[str]) -> list[EvaluationStatus]:
+    """Read these evaluations, in this order; those there are none of are left out."""
     with db.client.pipeline(transaction=False) as pipe:
         for id in ids:
             pipe.hgetall(key("evaluation", id))
-        return [_status(fields) for fields in pipe.execute() if fields], total
+        return [_status(fields) for fields in pipe.execute() if fields]
+
+
+def ids(db: Db, state: EvaluationState | None = None) -> list[str]:
+    """Ids of all evaluations, or of those in one state, newest first."""
+    found: list[str] = db.client.zrevrange(key("in_state", state.value) if state else key("evaluations"), 0, -1)
+    return found
 
 
 def open_ids(db: Db) -> list[str]:

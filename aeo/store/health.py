@@ -47,6 +47,11 @@ def mark_recovered(db: Db) -> None:
     db.client.set(key("recovered"), f"{round(now(db).timestamp() * 1000)} {run}")
 
 
+def mark(db: Db) -> str:
+    """What `mark_recovered` noted: another text each time, "" in a store that was wiped and is not yet in line."""
+    return db.client.get(key("recovered")) or ""
+
+
 def settled_seconds(db: Db) -> float | None:
     """How long this store has been in line with the disk; None when it was wiped or started again since.
 

@@ -166,6 +166,17 @@ def states(db: Db, evaluation: str) -> Mapping[str, TrialState]:
     return {name: TrialState(state) for name, state in db.client.hgetall(key("trials", evaluation)).items()}
 
 
+def states_of(db: Db, evaluation: str, names: Sequence[str]) -> Mapping[str, TrialState]:
+    """The states of these trials; those that are not planned are left out."""
+    found = db.client.hmget(key("trials", evaluation), names) if names else []
+    return {name: TrialState(state) for name, state in zip(names, found, strict=True) if state}
+
+
+def claims(db: Db, evaluation: str) -> Mapping[str, Claim]:
+    """The claims of the trials that run or are pushed, by trial."""
+    return {name: _claim(text) for name, text in db.client.hgetall(key("claims", evaluation)).items()}
+
+
 def state(db: Db, evaluation: str, trial: str) -> TrialState:
     """One trial's state.
 
@@ -228,6 +239,19 @@ def rows(
                 found.append(loads(TrialRow, text))
             total += 1
     return found, total
+
+
+def committed(db: Db, evaluation: str, index: int) -> str:
+    """Name of the trial that was committed at this place in the order, from 0, from -1 backwards; "" if there is none.
+
+    After the store was wiped and rebuilt the order is another one.
+    """
+    return db.client.lindex(key("order", evaluation), index) or ""
+
+
+def count_committed(db: Db, evaluation: str) -> int:
+    """How many trials are committed."""
+    return int(db.client.llen(key("order", evaluation)))
 
 
 def _texts(db: Db, evaluation: str, index: int) -> Iterator[str]:

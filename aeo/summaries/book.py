@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds to wait while another process writes; a large evaluation is entered in one go.
 BUSY_SECONDS = 15.0
+#: Seconds between two lines in the log about the same trouble, at least.
+COMPLAINT_SECONDS = 60.0
 #: SQLite's own words for what says nothing of the file's content.
 _PASSING = ("locked", "full", "readonly", "unable to open", "interrupted")
 
@@ -31,6 +35,7 @@ class Book:
         self._idle: list[sqlite3.Connection] = []
         #: Of which process and of which file the idle connections are.
         self._owner: tuple[int, int] = (0, 0)
+        self._complained = -math.inf
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -74,6 +79,14 @@ class Book:
                 self._remove()
                 return True
         return False
+
+    def may_complain(self) -> bool:
+        """Whether it is time for a line in the log again: a full disk fails every write."""
+        now = time.monotonic()
+        if now - self._complained < COMPLAINT_SECONDS:
+            return False
+        self._complained = now
+        return True
 
     def close(self) -> None:
         """Close what is idle; the book can be used again."""

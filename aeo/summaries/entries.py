@@ -5,9 +5,10 @@ What could not be written is missing from the counts, so whoever looks next ente
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +30,10 @@ _ROW = (
     "input_tokens = ?, cache_tokens = ?, output_tokens = ?, cost = ?, error = ?, worker = ?, run = ?, committed = ? "
     "WHERE evaluation = ? AND position = ?"
 )
+_GONE = (
+    "SELECT evaluation, position FROM lines WHERE evaluation = ? AND committed IS NOT NULL "
+    "AND trial NOT IN (SELECT value FROM json_each(?))"
+)
 
 
 def enter(book: Book, evaluation: Evaluation) -> bool:
@@ -38,36 +43,38 @@ def enter(book: Book, evaluation: Evaluation) -> bool:
 
 def put(book: Book, id: str, row: TrialRow) -> bool:
     """Put in a committed trial, once or again; False when that could not be written or its line is not there."""
-    return _safely(book, lambda: _put(book, id, [row]) == 1)
-
-
-def follow(book: Book, id: str, rows: Sequence[TrialRow], *, seen: int, store: str) -> bool:
-    """Put in rows read from the store's list of commits, of which ``seen`` have now been read."""
 
     def write() -> bool:
-        _put(book, id, rows)
         with book.write() as connection:
-            connection.execute("UPDATE evaluations SET seen = ?, store = ? WHERE id = ?", (seen, store, id))
+            return _put_all(connection, id, [row]) == 1
+
+    return _safely(book, write)
+
+
+def follow(book: Book, id: str, rows: Sequence[TrialRow], *, seen: int, last: str) -> bool:
+    """Put in rows from the store's list of commits: now ``seen`` of them are in, and the last is of trial ``last``."""
+
+    def write() -> bool:
+        with book.write() as connection:
+            _put_all(connection, id, rows)
+            connection.execute("UPDATE evaluations SET seen = ?, last = ? WHERE id = ?", (seen, last, id))
         return True
 
     return _safely(book, write)
 
 
-def clear(book: Book, id: str) -> bool:
-    """Forget an evaluation's rows, not its plan: they are to be read again."""
+def keep_only(book: Book, id: str, trials: Collection[str]) -> bool:
+    """Take back the results of all trials but these: the store does not know them any more."""
 
     def write() -> bool:
         with book.write() as connection:
             number = _number(connection, id)
-            connection.execute(
-                "UPDATE lines SET outcome = NULL, reward_name = '', reward = NULL, seconds = NULL, started = NULL, "
-                "finished = NULL, input_tokens = NULL, cache_tokens = NULL, output_tokens = NULL, cost = NULL, "
-                "error = '', worker = '', run = 0, committed = NULL WHERE evaluation = ?",
-                (number,),
-            )
-            connection.execute("UPDATE texts SET row = NULL WHERE evaluation = ?", (number,))
-            connection.execute("DELETE FROM others WHERE evaluation = ?", (number,))
-            connection.execute("UPDATE evaluations SET done = 0, seen = 0, store = '' WHERE number = ?", (number,))
+            gone = connection.execute(_GONE, (number, json.dumps(list(trials)))).fetchall()
+            for place in gone:
+                connection.execute(_ROW, (None, "", *[None] * 8, "", "", 0, None, *place))
+                connection.execute("UPDATE texts SET row = NULL WHERE evaluation = ? AND position = ?", place)
+                connection.execute("DELETE FROM others WHERE evaluation = ? AND position = ?", place)
+            connection.execute("UPDATE evaluations SET done = done - ? WHERE number = ?", (len(gone), number))
         return True
 
     return _safely(book, write)
@@ -91,8 +98,8 @@ def _safely(book: Book, write: Callable[[], bool]) -> bool:
     try:
         return write()
     except (sqlite3.Error, OSError) as error:
-        log.warning("the summaries were not written, which is made up for later: %s", error)
-        book.heal(error)
+        if not book.heal(error) and book.may_complain():
+            log.warning("the summaries were not written, which is made up for later: %s", error)
     except Exception:
         log.exception("the summaries were not written")
     return False
@@ -142,21 +149,20 @@ def _words(*parts: str) -> str:
     return _text("\n".join(part for part in parts if part).casefold())
 
 
-def _put(book: Book, id: str, rows: Iterable[TrialRow]) -> int:
+def _put_all(connection: sqlite3.Connection, id: str, rows: Iterable[TrialRow]) -> int:
     """Put in rows; returns for how many there was a line."""
     found = new = 0
-    with book.write() as connection:
-        number = _number(connection, id)
-        for row in rows:
-            line = connection.execute(
-                "SELECT position, committed FROM lines WHERE evaluation = ? AND trial = ?", (number, row.summary.trial)
-            ).fetchone()
-            if line is not None:
-                _put_one(connection, (number, line[0]), row)
-                found += 1
-                new += line[1] is None
-        if new:
-            connection.execute("UPDATE evaluations SET done = done + ? WHERE number = ?", (new, number))
+    number = _number(connection, id)
+    for row in rows:
+        line = connection.execute(
+            "SELECT position, committed FROM lines WHERE evaluation = ? AND trial = ?", (number, row.summary.trial)
+        ).fetchone()
+        if line is not None:
+            _put_one(connection, (number, line[0]), row)
+            found += 1
+            new += line[1] is None
+    if new:
+        connection.execute("UPDATE evaluations SET done = done + ? WHERE number = ?", (new, number))
     return found
 
 
@@ -174,9 +180,10 @@ def _put_one(connection: sqlite3.Connection, place: tuple[Any, Any], row: TrialR
         ),
     )
     connection.execute("UPDATE texts SET row = ? WHERE evaluation = ? AND position = ?", (dumps(row), *place))
+    connection.execute("DELETE FROM others WHERE evaluation = ? AND position = ?", place)
     if len(summary.rewards) > 1:
         connection.executemany(
-            "INSERT OR REPLACE INTO others VALUES (?, ?, ?, ?)",
+            "INSERT INTO others VALUES (?, ?, ?, ?)",
             [(*place, _text(name), value) for name, value in summary.rewards.items() if name != main],
         )
 

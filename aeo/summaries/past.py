@@ -1,4 +1,4 @@
-"""What every evaluation so far says of a dataset's tasks, and which evaluations there are."""
+"""Over every evaluation: how a dataset's tasks went so far, and which evaluations a search means."""
 
 from __future__ import annotations
 
@@ -51,41 +51,6 @@ def _past(runs: int, rewards: list[float], spent: list[float]) -> Past:
         pass_rate=sum(reward >= 1 for reward in rewards) / len(rewards) if rewards else None,
         median_seconds=median(spent) if spent else None,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """How far the book has an evaluation."""
-
-    total: int
-    #: Lines with a result.
-    done: int
-    #: Rows read of the store's list of commits, and which store that was.
-    seen: int
-    store: str
-
-
-def standing(book: Book, id: str) -> Standing | None:
-    """How far the book has one evaluation; None when it does not know it.
-
-    Raises:
-        Unavailable: the summaries cannot be read.
-    """
-    with book.read() as connection:
-        query = "SELECT total, done, seen, store FROM evaluations WHERE id = ?"
-        found = connection.execute(query, (id,)).fetchone()
-    return None if found is None else Standing(total=found[0], done=found[1], seen=found[2], store=found[3])
-
-
-def standings(book: Book) -> dict[str, Standing]:
-    """How far the book has every evaluation it knows.
-
-    Raises:
-        Unavailable: the summaries cannot be read.
-    """
-    with book.read() as connection:
-        found = connection.execute("SELECT id, total, done, seen, store FROM evaluations").fetchall()
-    return {id: Standing(total=total, done=done, seen=seen, store=store) for id, total, done, seen, store in found}
 
 
 def search(book: Book, *, text: str = "", owner: str | None = None) -> list[str]:

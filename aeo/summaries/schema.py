@@ -18,10 +18,9 @@ CREATE TABLE evaluations (
   total INTEGER NOT NULL,
   -- Lines with a row.
   done INTEGER NOT NULL DEFAULT 0,
-  -- Rows read of the store's list of commits.
+  -- So many rows of the store's list of commits are in, and this trial's was the last.
   seen INTEGER NOT NULL DEFAULT 0,
-  -- Which store that list was of.
-  store TEXT NOT NULL DEFAULT ''
+  last TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX evaluations_by_time ON evaluations (submitted);
 

@@ -1,0 +1,132 @@
+"""Keeping the summaries in line with the store, which decides, and with the records on disk.
+
+Most of the time there is nothing to do: what is submitted is entered and what is committed is put in at once. What is
+left are trials cancelled before they ran, writes that failed, a file that was deleted, evaluations from before there
+were summaries, and a store that was wiped. A look at an evaluation brings that one in line, `Keeper` all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from aeo import records, summaries
+from aeo.core.errors import InputError, NotFound
+from aeo.site import Site
+from aeo.store import evaluations, health, trials
+from aeo.store.evaluations import EvaluationStatus
+from aeo.summaries import entries, standing
+from aeo.summaries.standing import Standing
+
+log = logging.getLogger(__name__)
+
+#: Rows read and put in at once.
+_CHUNK = 1000
+#: Seconds between two rounds.
+ROUND_SECONDS = 2.0
+
+
+def catch_up(site: Site, status: EvaluationStatus) -> None:
+    """Bring the summaries of one evaluation in line with the store's rows, as far as this costs little.
+
+    A book that cannot be written stays as it is: what it has is shown.
+
+    Raises:
+        Unavailable: the store is away, or the summaries cannot be read.
+    """
+    known = _entered(site, status.id)
+    # More than the store had a moment ago is newer, or a store that is being rebuilt: `Keeper` sees to that.
+    if known is not None and known.done < status.done:
+        _follow(site, status.id, known)
+
+
+def _entered(site: Site, id: str) -> Standing | None:
+    known = standing.standing(site.book, id)
+    if known is not None:
+        return known
+    try:
+        record = records.read(site.shared.evaluation(id))
+    except InputError as error:
+        # Just being submitted, or damaged: recovery says so.
+        log.debug("evaluation %s cannot be entered: %s", id, error)
+        return None
+    summaries.enter(site.book, record.whole())
+    return standing.standing(site.book, id)
+
+
+def _follow(site: Site, id: str, known: Standing) -> None:
+    """Read the rows committed since the last time; all of them when the store's list is another one."""
+    same = known.seen > 0 and trials.committed(site.db, id, known.seen - 1) == known.last
+    index = known.seen if same else 0
+    read: list[str] = []
+    while True:
+        rows, _ = trials.rows(site.db, id, offset=index, limit=_CHUNK)
+        if not rows:
+            break
+        index += len(rows)
+        read += [row.summary.trial for row in rows]
+        if not entries.follow(site.book, id, rows, seen=index, last=read[-1]):
+            return
+    if not same:
+        _drop_unknown(site, id, read)
+
+
+def _drop_unknown(site: Site, id: str, read: list[str]) -> None:
+    """Take back results that the store does not have, but for those committed just now."""
+    later, _ = trials.rows(site.db, id, offset=len(read), limit=_CHUNK)
+    now = standing.standing(site.book, id)
+    if now is not None and now.done > len(read) + len(later):
+        entries.keep_only(site.book, id, read + [row.summary.trial for row in later])
+
+
+def _note_seen(site: Site, id: str, known: Standing) -> None:
+    """Note that everything is in, so that the next one who has to catch up reads little."""
+    if known.done > known.seen and trials.count_committed(site.db, id) == known.done:
+        last = trials.committed(site.db, id, known.done - 1)
+        entries.follow(site.book, id, (), seen=known.done, last=last)
+
+
+class Keeper:
+    """Keeps all summaries in line, round after round."""
+
+    def __init__(self, site: Site, stop: threading.Event) -> None:
+        self._site, self._stop = site, stop
+        #: When the store was last brought in line with the disk, as known at the last round.
+        self._mark = ""
+
+    def round(self) -> None:
+        """Bring in line what is not."""
+        mark = health.mark(self._site.db)
+        if mark:
+            self._look(anew=mark != self._mark)
+            self._mark = mark
+        self._stop.wait(ROUND_SECONDS)
+
+    def _look(self, *, anew: bool) -> None:
+        # Before the ids, or one submitted just now would look like one that is gone.
+        known = standing.standings(self._site.book)
+        ids = evaluations.ids(self._site.db)
+        live = set(evaluations.open_ids(self._site.db))
+        for id in ids:
+            if self._stop.is_set():
+                return
+            state = known.get(id)
+            if state is None or state.done != state.total or id in live:
+                self._bring_in_line(id, anew=anew)
+        for gone in known.keys() - set(ids):
+            summaries.drop(self._site.book, gone)
+
+    def _bring_in_line(self, id: str, *, anew: bool) -> None:
+        known = _entered(self._site, id)
+        if known is None:
+            return
+        try:
+            done = evaluations.get(self._site.db, id).done
+        except NotFound:
+            return
+        if known.done < done or (anew and known.done):
+            _follow(self._site, id, known)
+        elif known.done > done and known.done > trials.count_committed(self._site.db, id):
+            _follow(self._site, id, Standing(total=known.total, done=known.done, seen=0, last=""))
+        else:
+            _note_seen(self._site, id, known)
