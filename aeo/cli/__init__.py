@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
     "doctor": ("aeo.cli.doctor:doctor", "Check that nothing is lost and nothing counted twice."),
     "recover": ("aeo.cli.recover:recover", "Rebuild the store from disk."),
+    "datasets": ("aeo.cli.datasets:datasets", "List datasets; show, add, remove, download them."),
     "workers": ("aeo.cli.workers:workers", "List workers; weigh, pause, drain, remove them."),
 }
 

@@ -90,6 +90,34 @@ class Client:
         """Forget a worker; ``force``: also one that is alive and busy."""
         return self._call("DELETE", _worker(worker), query={"force": "true"} if force else {})
 
+    def datasets(self) -> Body:
+        """Every configured dataset."""
+        return self._call("GET", "/api/datasets", timeout=_SUBMIT_TIMEOUT)
+
+    def dataset(self, name: str, **query: Any) -> Body:
+        """One dataset with a page of its tasks."""
+        return self._call("GET", _dataset(name), query=query, timeout=_SUBMIT_TIMEOUT)
+
+    def add_dataset(self, dataset: Body) -> Body:
+        """Configure a dataset; a path is read before the answer."""
+        return self._call("POST", "/api/datasets", body=dataset, timeout=_SUBMIT_TIMEOUT)
+
+    def remove_dataset(self, name: str, *, files: bool = False) -> Body:
+        """Configure a dataset no more; ``files``: drop what was downloaded."""
+        return self._call("DELETE", _dataset(name), query={"files": "true"} if files else {})
+
+    def start_download(self, name: str) -> Body:
+        """Download a dataset."""
+        return self._call("POST", _dataset(name, "/download"))
+
+    def download(self, name: str) -> Body:
+        """How a dataset's last download is doing."""
+        return self._call("GET", _dataset(name, "/download"))
+
+    def cancel_download(self, name: str) -> Body:
+        """Stop a dataset's download."""
+        return self._call("DELETE", _dataset(name, "/download"))
+
     def _call(
         self,
         method: str,
@@ -174,6 +202,10 @@ def _path(id: str, rest: str = "") -> str:
 
 def _worker(id: str, rest: str = "") -> str:
     return f"/api/workers/{quote(check_name(id, 'worker id'), safe='')}{rest}"
+
+
+def _dataset(name: str, rest: str = "") -> str:
+    return f"/api/datasets/{quote(check_name(name, 'dataset name'), safe='')}{rest}"
 
 
 def _nobody(url: str, reason: str) -> str:
