@@ -13,11 +13,11 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from aeo import contents, executors, outbox, records
+from aeo import contents, executors, live, outbox, records
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, ExecutorFailed, InputError, NotFound, TransferFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
-from aeo.executors import Executor, Session, TrialContext
+from aeo.executors import Executor, Session, TrialContext, views
 from aeo.layout import run_name
 from aeo.leases import Hold, Stopped, clock
 from aeo.records import Record
@@ -156,7 +156,8 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
     try:
         if hold.stopped is not Stopped.NOT:
             raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
-        work.session.run(trial, context, partial(_note_phase, work, claim))
+        with live.shown(work.site, claim, lambda: views.growing(work.session, trial, context)):
+            work.session.run(trial, context, partial(_note_phase, work, claim))
     except ExecutorFailed as error:
         failure = str(error)
     hold.trial_over()

@@ -54,13 +54,19 @@ TEMPLATES: Mapping[str, str] = {
     "share": "aeo:e:%s:share:%s",
     #: Set: trials one worker cannot hold.
     "unfit": "aeo:e:%s:unfit:%s",
+    #: Somebody looks at a running trial; expires by itself.
+    "watched": "aeo:e:%s:watched:%s",
     #: List: the last durations of one executor's task, seconds, newest first.
     "history": "aeo:history:%s:%s",
     #: What one submission is made of before it is published; expires by itself.
     "staged": "aeo:staged:%s:%s",
     #: Hash: worker id to what it said at registration.
     "workers": "aeo:workers",
+    #: Hash: "worker boot" of processes that a person removed to "instance since" (ms).
+    "removed": "aeo:workers:removed",
     #: Of one worker: hash of what people set; heartbeat, which expires; set of "evaluation trial" it runs.
+    #: List: what it measured of itself, one sample a minute, the latest first; expires.
+    "samples": "aeo:w:%s:samples",
     "worker": "aeo:w:%s",
     "beat": "aeo:w:%s:beat",
     "worker_leases": "aeo:w:%s:leases",

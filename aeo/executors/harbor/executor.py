@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
 from aeo.executors import JobProgress, SubmittedFile, TrialContext
 from aeo.executors.harbor import failure, form, job, leftovers, planning, summary
+from aeo.executors.harbor import views as trial_views
 from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.executors.harbor.python import harbor_python
 from aeo.executors.harbor.session import HarborSession
+from aeo.executors.views import TrialFiles
 
 
 class HarborExecutor:
@@ -47,6 +49,10 @@ class HarborExecutor:
     def summarise(self, trial: PlannedTrial, trial_dir: Path) -> TrialSummary:
         """Read a finished trial in the platform's words."""
         return summary.summarise(trial, trial_dir)
+
+    def views(self, names: Collection[str]) -> TrialFiles:
+        """Say what each of a trial's files is."""
+        return trial_views.views(names)
 
     def start_job(self, evaluation: Evaluation, job_dir: Path) -> None:
         """Write the job's own files."""

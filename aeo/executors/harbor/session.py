@@ -155,6 +155,10 @@ class HarborSession:
                     shutil.move(str(entry), str(context.trial_dir / entry.name))
         (context.trial_dir / "result.json").unlink(missing_ok=True)
 
+    def growing(self, trial: PlannedTrial) -> Path:
+        """Where Harbor writes while the trial runs."""
+        return self._scratch / "run" / trial.name
+
     def stop(self, reason: str, grace_seconds: float = 10.0) -> None:
         """See `aeo.executors.Session.stop`. The driver gets the signal; it ends what it started, in Harbor's order."""
         with self._lock:
