@@ -13,7 +13,7 @@ import httpx
 
 from aeo import codec
 from aeo.config import Config
-from aeo.core.errors import AeoError, Conflict, InputError, Problem, Refused, Unavailable
+from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, Problem, Refused, Unavailable
 from aeo.core.model import WorkerInfo
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,11 @@ def _error(config: Config, info: WorkerInfo, response: httpx.Response) -> AeoErr
     problem = _problem(response)
     detail = str(problem.get("detail") or problem.get("title") or "")
     status = response.status_code
+    if status == httpx.codes.FORBIDDEN and detail:
+        return Forbidden(
+            f"The controller at {config.controller_url} refuses the token: {detail} "
+            "A worker needs the controller's own token (AEO_AUTH_TOKEN, or --auth-token @FILE), or an administrator's."
+        )
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Refused(
             f"The controller at {config.controller_url} refuses the token. "

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
     "doctor": ("aeo.cli.doctor:doctor", "Check that nothing is lost and nothing counted twice."),
     "recover": ("aeo.cli.recover:recover", "Rebuild the store from disk."),
+    "user": ("aeo.cli.users:user", "Add, list, remove named users."),
     "datasets": ("aeo.cli.datasets:datasets", "List datasets; show, add, remove, download them."),
     "workers": ("aeo.cli.workers:workers", "List workers; weigh, pause, drain, remove them."),
 }
@@ -91,7 +92,7 @@ Examples:
 \b
 Environment:
   AEO_URL    the controller's address (default http://127.0.0.1:7380)
-  AEO_TOKEN  its token""",
+  AEO_TOKEN  your token, or the controller's own""",
 )
 @click.version_option(package_name="agent-eval-orchestrator", prog_name="aeo")
 def main() -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from aeo.config import from_environment
-from aeo.core.errors import AeoError, Conflict, InputError, NotFound, Problem, Refused, Unavailable
+from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, NotFound, Problem, Refused, Unavailable
 from aeo.core.names import check_name
 
 #: One JSON object of the API.
@@ -89,6 +89,22 @@ class Client:
     def remove_worker(self, worker: str, *, force: bool = False) -> Body:
         """Forget a worker; ``force``: also one that is alive and busy."""
         return self._call("DELETE", _worker(worker), query={"force": "true"} if force else {})
+
+    def users(self) -> Body:
+        """The named users."""
+        return self._call("GET", "/api/users")
+
+    def add_user(self, name: str, role: str) -> Body:
+        """Add a named user; the answer has the token."""
+        return self._call("POST", "/api/users", body={"name": name, "role": role})
+
+    def renew_user(self, name: str) -> Body:
+        """Give a user a new token."""
+        return self._call("POST", _user(name, "/renew"))
+
+    def remove_user(self, name: str) -> Body:
+        """Remove a named user."""
+        return self._call("DELETE", _user(name))
 
     def datasets(self) -> Body:
         """Every configured dataset."""
@@ -204,6 +220,10 @@ def _worker(id: str, rest: str = "") -> str:
     return f"/api/workers/{quote(check_name(id, 'worker id'), safe='')}{rest}"
 
 
+def _user(name: str, rest: str = "") -> str:
+    return f"/api/users/{quote(check_name(name, 'user name'), safe='')}{rest}"
+
+
 def _dataset(name: str, rest: str = "") -> str:
     return f"/api/datasets/{quote(check_name(name, 'dataset name'), safe='')}{rest}"
 
@@ -239,16 +259,18 @@ def _stranger(url: str, response: httpx.Response) -> AeoError:
 
 def _error(url: str, status: int, body: Body) -> AeoError:
     problems = _problems(body) or (Problem(message=_summary(status, body)),)
-    if status in (401, 403):
-        said = " ".join(map(str, problems))
-        return Refused(f"{said} Set AEO_TOKEN to the controller's token (its file `token` in its shared root).")
+    said = " ".join(map(str, problems))
+    if status == 401:
+        return Refused(f"{said} Set AEO_TOKEN to yours, or the controller's (its file `token` in its shared root).")
+    if status == 403:
+        return Forbidden(said)
     if status == 404:
         return NotFound(problems=problems)
     if status == 409:
         return Conflict(problems=problems)
     if 400 <= status < 500:
         return InputError(problems=problems)
-    return Unavailable(f"The controller at {url} failed ({status}): " + " ".join(map(str, problems)))
+    return Unavailable(f"The controller at {url} failed ({status}): {said}")
 
 
 def _summary(status: int, body: Body) -> str:

@@ -134,6 +134,33 @@ class RemovedView:
     alive: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class UserView:
+    """A named user."""
+
+    name: str
+    role: str
+    created_at: datetime | None
+    #: Only where it was made just now.
+    token: str = field(default="", repr=False)
+
+
+def user(body: Body) -> UserView:
+    """Read the answer to a change of one user."""
+    part = _part(body, "user")
+    return UserView(
+        name=_text(part, "name"),
+        role=_text(part, "role"),
+        created_at=_time(part.get("created_at")),
+        token=_text(body, "token"),
+    )
+
+
+def users(body: Body) -> tuple[UserView, ...]:
+    """Read the list of users."""
+    return tuple(user(item) for item in _objects(body, "users"))
+
+
 def evaluation(body: Body) -> EvaluationView:
     """Read an evaluation from a list, or the detail of one."""
     status = _part(body, "status")
