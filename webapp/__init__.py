@@ -9,7 +9,7 @@ from apiflask import APIFlask
 
 from aeo import __version__
 from aeo.site import Site
-from webapp import api, auth, languages, pages, problems, security
+from webapp import api, auth, compression, languages, pages, problems, security
 from webapp.site import KEY
 
 
@@ -27,6 +27,7 @@ def create_app(site: Site) -> APIFlask:
         docs_path=None,  # its scripts would come from a CDN
     )
     app.extensions[KEY] = site
+    compression.register(app)
     security.register(app)
     problems.register(app)
     auth.register(app)

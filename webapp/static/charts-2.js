@@ -57,6 +57,8 @@
   };
   const trim = (value) => String(Number(Number(value).toPrecision(4)));
   const write = (value, unit) => (value === null || value === undefined ? "–" : (UNITS[unit] || trim)(value));
+  const briefly = (seconds) => span(seconds).replace(/(\D) ?0 \S+$/, "$1").trim();
+  const widthOf = (labels, most) => Math.min(most, 8 + 6.4 * Math.max(0, ...labels.map((words) => [...String(words)].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : 1), 0))));
   const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
   // What all charts share
@@ -89,11 +91,15 @@
     };
   }
 
+  const STEPS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+  /** A distance of ticks that is a whole number of minutes, hours or days. */
+  const stepOf = (seconds) => STEPS.find((step) => seconds / step <= 5) || 86400 * Math.ceil(seconds / 86400 / 5);
+
   const valueAxis = (unit, more = {}) =>
-    axis({ type: "value", splitNumber: 4, ...more, splitLine: { show: true, lineStyle: { color: colour("line") } }, axisLabel: { formatter: (value) => write(value, unit) } });
+    axis({ type: "value", splitNumber: 4, ...(more.max ? { interval: more.max / 4 } : {}), ...more, splitLine: { show: true, lineStyle: { color: colour("line") } }, axisLabel: { formatter: (value) => write(value, unit) } });
 
   function timeAxis(x, more = {}) {
-    if (x === "seconds") return axis({ type: "value", min: 0, ...more, axisLabel: { formatter: (value) => span(value) } });
+    if (x === "seconds") return axis({ type: "value", min: 0, ...more, axisLabel: { formatter: briefly, showMaxLabel: false } });
     const label = (value) => {
       const date = new Date(value);
       const midnight = date.getHours() + date.getMinutes() + date.getSeconds() === 0;
@@ -141,7 +147,7 @@
     const rows = data.rows.length;
     const columns = Math.max(1, data.columns.length);
     if (rows <= LABELLED_ROWS) {
-      const left = Math.min(LABEL_WIDTH + 60, width * 0.42);
+      const left = widthOf(data.rows, Math.min(LABEL_WIDTH + 60, width * 0.42));
       const cell = Math.max(4, Math.min(56, (width - left - 4) / columns));
       const top = columns > 1 ? 18 : 2;
       const place = (row, column) => [left + column * cell, top + row * 19, cell - 2, 17];
@@ -150,11 +156,12 @@
       const columnLabels = columns > 1 ? data.columns.map((words, column) => [cut(String(words), Math.max(2, Math.floor((cell * every) / 6.2))), left + column * cell + cell / 2 - 1, 8, "center"]).filter((_, at) => at % every === 0) : [];
       return { place, labels: [...rowLabels, ...columnLabels], height: top + rows * 19 + 2 };
     }
-    const left = columns > 1 ? Math.min(90, width * 0.25) : 0;
-    const size = rows > 2000 ? 8 : rows > 600 ? 10 : 13;
-    const perBand = Math.max(1, Math.floor((width - left) / size));
-    const bands = Math.ceil(rows / perBand);
-    const tall = Math.max(size, columns === 1 ? size : 11);
+    const left = columns > 1 ? widthOf(data.columns, width * 0.25) : 0;
+    const least = rows > 2000 ? 7 : rows > 600 ? 8 : 10;
+    const bands = Math.ceil(rows / Math.max(1, Math.floor((width - left) / least)));
+    const perBand = Math.ceil(rows / bands);
+    const size = Math.min(18, (width - left) / perBand);
+    const tall = Math.min(14, Math.max(size, 11));
     const bandHeight = columns * tall + (columns > 1 ? 8 : 0);
     const place = (row, column) => [left + (row % perBand) * size, Math.floor(row / perBand) * bandHeight + column * tall, size - 1.5, tall - 1.5];
     const labels = [];
@@ -176,7 +183,7 @@
       return colour(kind);
     };
     const cells = data.cells.map((cell) => ({ value: [cell[0], cell[1]], cell, fill: paint(cell) }));
-    const scale = (from, to, low, high) => [0, 0.25, 0.5, 0.75, 1].map((at) => [mix(from, to, measure === "seconds" ? Math.sqrt(at) : at), at === 0 ? low : at === 1 ? high : ""]);
+    const scale = (from, to, low, high) => [[[0, 0.25, 0.5, 0.75, 1].map((at) => mix(from, to, at)), high, low]];
     const scales = { reward: () => scale("low", "high", `${say("reward")} 0`, trim(topReward)), seconds: () => scale("short", "long", span(0), span(most)), outcome: () => [] };
     return {
       height,
@@ -223,7 +230,7 @@
     const tall = lanes > 60 ? 12 : 22;
     const long = data.bars.length > 40;
     const height = Math.min(900, Math.max(1, lanes) * tall + 30 + (long ? 22 : 0));
-    const left = Math.min(LABEL_WIDTH, plot.clientWidth * 0.3);
+    const left = widthOf(data.lanes, Math.min(LABEL_WIDTH, plot.clientWidth * 0.3));
     const moment = data.x === "seconds" ? (value) => span(value) : (value) => minute(new Date(value), true);
     const seconds = (bar) => ((bar[2] ?? now) - bar[1]) / (data.x === "seconds" ? 1 : 1000);
     const kindOf = (bar) => bar[3] || `series-${(bar[0] % 6) + 1}`;
@@ -236,7 +243,7 @@
       rows: data.bars.map((bar) => [data.lanes[bar[0]], [bar[4], link(data, bar[5])], say(bar[3]), moment(bar[1]), bar[2] === null ? "–" : moment(bar[2]), span(seconds(bar))]),
       option: {
         grid: { left: left + 8, right: 12, top: 4, bottom: long ? 42 : 24 },
-        xAxis: timeAxis(data.x || "time", { splitLine: { show: true, lineStyle: { color: colour("line") } } }),
+        xAxis: timeAxis(data.x || "time", { splitLine: { show: true, lineStyle: { color: colour("line") } }, ...(data.x === "seconds" ? { interval: stepOf(Math.max(1, ...data.bars.map((bar) => bar[2] ?? now))) } : {}) }),
         yAxis: axis({ type: "category", data: data.lanes, inverse: true, axisLine: { show: false }, axisLabel: { width: left, overflow: "truncate", interval: lanes * tall > 900 ? "auto" : 0 } }),
         dataZoom: zoom(long),
         tooltip: tooltip(({ data: { bar } }) => [bar[4], data.lanes[bar[0]], bar[3] && !bar[3].startsWith("series-") ? `${say(bar[3])} · ${span(seconds(bar))}` : span(seconds(bar)), `${moment(bar[1])} – ${bar[2] === null ? say("now") : moment(bar[2])}`].filter(Boolean).join("\n")),
@@ -281,7 +288,7 @@
       rows: bins.map((bin, at) => [bin, ...series.map((one) => one.counts[at])]),
       option: {
         grid: { left: 40, right: 14, top: 10, bottom: 24 },
-        xAxis: axis({ type: "category", data: bins, axisLabel: { formatter: (_, at) => write(data.edges[at], unit), align: "left" } }),
+        xAxis: axis({ type: "category", data: bins, axisLabel: { formatter: (_, at) => (unit === "seconds" ? briefly(data.edges[at]) : write(data.edges[at], unit)), align: "left" } }),
         yAxis: valueAxis("", { minInterval: 1 }),
         tooltip: tooltip((item) => [item.name, `${item.seriesName ? `${item.seriesName}: ` : ""}${item.value}`].join("\n")),
         series: series.map((one, at) => ({ type: "bar", stack: "all", name: nameOf(one), data: one.counts, barCategoryGap: "8%", itemStyle: { color: colour(one.kind || `series-${(at % 6) + 1}`) } })),
@@ -292,7 +299,7 @@
   function bars(data, plot) {
     const series = seriesOf(data, "values");
     const each = data.stacked ? 1 : series.length;
-    const left = Math.min(LABEL_WIDTH, plot.clientWidth * 0.35);
+    const left = widthOf(data.labels, Math.min(LABEL_WIDTH + 40, plot.clientWidth * 0.38));
     const whiskers = series.flatMap((one, at) => (one.low ? [{ one, at }] : []));
     const slot = (at) => (data.stacked ? 0 : (at - (series.length - 1) / 2));
     return {
@@ -325,6 +332,7 @@
           ...whiskers.map(({ one, at }) => ({
             type: "custom",
             silent: true,
+            z: 5,
             encode: { x: [0, 1], y: 2 },
             data: one.values.map((_, index) => [one.low[index], one.high[index], index]),
             renderItem: (params, api) => {
@@ -402,12 +410,14 @@
       figure.querySelector(".plot").after(list);
     }
     list.replaceChildren(
-      ...items.map(([fill, words]) => {
-        const dot = Object.assign(document.createElement("i"), { className: "dot" });
-        dot.style.background = fill;
+      ...items.map(([fills, words, before = ""]) => {
+        const dots = [fills].flat().map((fill) => {
+          const dot = Object.assign(document.createElement("i"), { className: "dot" });
+          dot.style.background = fill;
+          return dot;
+        });
         const item = document.createElement("li");
-        item.append(dot, words);
-        if (!words) item.className = "between";
+        item.append(before, before ? " " : "", ...dots, words);
         return item;
       }),
     );
