@@ -1,21 +1,25 @@
-"""Looking at evaluations: what the pages, the API and the command line show."""
+"""Looking at evaluations: what the pages, the API and the command line show.
+
+Results come from the summaries, which are brought in line first; where a trial without a result is, from the store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from typing import Any, NamedTuple
 
-from aeo import records
+from aeo import records, summaries, upkeep
 from aeo.core import estimate
 from aeo.core.errors import NotFound
-from aeo.core.model import EvaluationState, Outcome, PlannedTrial, Spec, TrialRow, TrialState
+from aeo.core.model import Claim, EvaluationState, Outcome, Spec, TrialRow, TrialState
 from aeo.site import Site
 from aeo.store import connection
 from aeo.store import evaluations as store
 from aeo.store import trials as trial_store
-from aeo.store.evaluations import BatchState, EvaluationStatus
+from aeo.store.evaluations import BatchState, BatchStatus, EvaluationStatus
 from aeo.store.trials import Running
+from aeo.summaries import Line, counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,9 @@ class Score:
     counts: Mapping[str, int]
     scored: int
     planned: int
+    #: Reward name to the ends of its 95 % interval; see `aeo.core.statistics`. Missing where nothing can be said.
+    lows: Mapping[str, float] = field(default_factory=dict)
+    highs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +61,11 @@ class EvaluationDetail:
     shares: Mapping[str, Share]
     scores: tuple[Score, ...]
     running: tuple[Running, ...]
-    #: Seconds to the end, at least; None when nothing runs, it is held up, or too few trials have ended to tell.
+    #: Seconds to the end; None when nothing runs, it is held up, or too few trials have ended to tell.
     eta_seconds: float | None = None
+    #: Four of five times the end lies between these.
+    eta_low_seconds: float | None = None
+    eta_high_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,112 +83,165 @@ class TrialView:
     row: TrialRow | None = None
 
 
+class Placed(NamedTuple):
+    """A line of the summaries and where its trial is now."""
+
+    line: Line
+    state: TrialState
+    #: While it runs or is pushed.
+    claim: Claim | None
+
+
 def detail(site: Site, id_or_name: str) -> EvaluationDetail:
     """Look at one evaluation.
 
     Raises:
         NotFound: there is none of this id or name.
     """
-    status = store.find(site.db, id_or_name)
-    record = records.read(site.shared.evaluation(status.id))
-    rows = trial_store.rows_since(site.db, status.id, 0)
+    status = found(site, id_or_name)
+    asked = records.header(site.shared.evaluation(status.id))
     running = tuple(trial_store.running(site.db, status.id))
+    batches = store.batches(site.db, status.id)
+    end = _eta(site, status, running, batches)
     return EvaluationDetail(
         status=status,
-        spec=record.evaluation.spec,
-        warnings=record.evaluation.plan.warnings,
+        spec=asked.spec,
+        warnings=asked.plan.warnings,
         job_dir=str(site.shared.job(status.name)),
-        shares=_shares(site, status.id, rows, running),
-        scores=scores(record.trials.values(), rows),
+        shares=_shares(site, status.id, running, batches),
+        scores=_scores(summaries.scores(site.book, status.id)),
         running=running,
-        eta_seconds=_eta(site, status, record.trials, rows, running),
+        eta_seconds=end.likely if end else None,
+        eta_low_seconds=end.low if end else None,
+        eta_high_seconds=end.high if end else None,
     )
 
 
-def _shares(site: Site, id: str, rows: Iterable[TrialRow], running: Iterable[Running]) -> dict[str, Share]:
-    counts: dict[str, dict[str, int]] = {}
+def found(site: Site, id_or_name: str) -> EvaluationStatus:
+    """The status of one evaluation, with its summaries brought in line: what reads them by themselves calls this first.
+
+    Raises:
+        NotFound: there is none of this id or name.
+        Unavailable: the store is away, or the summaries cannot be read.
+    """
+    status = store.find(site.db, id_or_name)
+    upkeep.catch_up(site, status)
+    return status
+
+
+def eta(site: Site, status: EvaluationStatus) -> estimate.Range | None:
+    """The time to an evaluation's end; None when it does not run, or too few trials have ended to tell."""
+    if status.state is not EvaluationState.RUNNING:
+        return None
+    upkeep.catch_up(site, status)
+    running = trial_store.running(site.db, status.id)
+    return _eta(site, status, running, store.batches(site.db, status.id))
+
+
+def _shares(site: Site, id: str, running: Iterable[Running], batches: Iterable[BatchStatus]) -> dict[str, Share]:
+    numbers: dict[str, dict[str, int]] = {}
 
     def add(worker: str, what: str, count: int = 1) -> None:
         if worker:
-            of_worker = counts.setdefault(worker, {})
+            of_worker = numbers.setdefault(worker, {})
             of_worker[what] = of_worker.get(what, 0) + count
 
-    for item in store.batches(site.db, id):
+    for item in batches:
         add(item.batch.worker, "batches")
         add(item.batch.worker, "waiting", item.left)
     for run in running:
         add(run.claim.worker, "running")
-    for row in rows:
-        add(row.worker, "done")
-    return {worker: Share(**values) for worker, values in sorted(counts.items())}
+    for worker, counted in summaries.worker_counts(site.book, id).items():
+        add(worker, "done", counted.done)
+    return {worker: Share(**values) for worker, values in sorted(numbers.items())}
 
 
-def scores(planned: Iterable[PlannedTrial], rows: Iterable[TrialRow]) -> tuple[Score, ...]:
-    """Mean rewards by agent, model and dataset, each beside how many of the planned trials it rests on."""
-
-    def group(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        return tuple((key, labels[key]) for key in ("agent", "model", "dataset") if labels.get(key))
-
-    totals: dict[tuple[tuple[str, str], ...], int] = {}
-    groups: dict[str, tuple[tuple[str, str], ...]] = {}
-    for trial in planned:
-        groups[trial.name] = group(trial.labels)
-        totals[groups[trial.name]] = totals.get(groups[trial.name], 0) + 1
-    values: dict[tuple[tuple[str, str], ...], list[Mapping[str, float]]] = {key: [] for key in totals}
-    for row in rows:
-        if row.summary.outcome is Outcome.SCORED and row.summary.trial in groups:
-            values[groups[row.summary.trial]].append(row.summary.rewards)
-    return tuple(_score(dict(key), got, totals[key]) for key, got in sorted(values.items()))
+def _scores(items: Iterable[summaries.Score]) -> tuple[Score, ...]:
+    groups: dict[tuple[tuple[str, str], ...], list[summaries.Score]] = {}
+    for item in items:
+        groups.setdefault(tuple(item.labels.items()), []).append(item)
+    return tuple(_score(dict(labels), rewards) for labels, rewards in groups.items())
 
 
-def _score(labels: Mapping[str, str], got: Sequence[Mapping[str, float]], planned: int) -> Score:
-    by_name: dict[str, list[float]] = {}
-    for rewards in got:
-        for name, value in rewards.items():
-            by_name.setdefault(name, []).append(value)
+def _score(labels: Mapping[str, str], rewards: Sequence[summaries.Score]) -> Score:
+    known = sorted((item for item in rewards if item.mean is not None), key=lambda item: item.reward)
     return Score(
         labels=labels,
-        means={name: fmean(by_name[name]) for name in sorted(by_name)},
-        counts={name: len(by_name[name]) for name in sorted(by_name)},
-        scored=len(got),
-        planned=planned,
+        means={item.reward: item.mean for item in known if item.mean is not None},
+        counts={item.reward: item.count for item in known},
+        scored=rewards[0].scored,
+        planned=rewards[0].planned,
+        lows={item.reward: item.low for item in known if item.low is not None},
+        highs={item.reward: item.high for item in known if item.high is not None},
     )
 
 
 def _eta(
-    site: Site,
-    status: EvaluationStatus,
-    planned: Mapping[str, PlannedTrial],
-    rows: Sequence[TrialRow],
-    running: Sequence[Running],
-) -> float | None:
+    site: Site, status: EvaluationStatus, running: Sequence[Running], batches: Iterable[BatchStatus]
+) -> estimate.Range | None:
     if status.state is not EvaluationState.RUNNING:
         return None
-    factor = estimate.factor(_durations(planned, rows))
-    if factor is None:
+    durations = counts.durations(site.book, status.id)
+    if len(durations) < estimate.ENOUGH:
         return None
+    waiting = counts.waiting_estimates(site.book, status.id)
     now = connection.now(site.db)
-    begun = {run.claim.trial: (now - run.started_at).total_seconds() for run in running}
-    over = {row.summary.trial for row in rows}
-    waiting = [trial.estimated_seconds for name, trial in planned.items() if name not in begun and name not in over]
+    begun = [
+        (waiting.pop(run.claim.trial), (now - run.started_at).total_seconds())
+        for run in running
+        if run.claim.trial in waiting
+    ]
     # A batch is a slot: in use, or to be used once its worker gets to it.
-    batches = [item for item in store.batches(site.db, status.id) if item.state is not BatchState.ENDED]
-    return estimate.remaining(
-        waiting,
-        [(planned[name].estimated_seconds, so_far) for name, so_far in begun.items() if name in planned],
-        slots=max(len(running), len(batches)),
-        factor=factor,
-    )
+    slots = [item for item in batches if item.state is not BatchState.ENDED]
+    return estimate.between(list(waiting.values()), begun, slots=max(len(running), len(slots)), finished=durations)
 
 
-def _durations(planned: Mapping[str, PlannedTrial], rows: Iterable[TrialRow]) -> list[tuple[float, float]]:
-    """Actual and estimated seconds of the trials that ran to their end."""
+def lines(
+    site: Site,
+    id_or_name: str,
+    *,
+    state: TrialState | None = None,
+    worker: str | None = None,
+    **asked: Any,
+) -> tuple[list[Placed], int]:
+    """A page of an evaluation's trials with where each is now, and how many match.
+
+    ``asked`` is what `summaries.page` takes: paging, sorting, search and filters.
+
+    Raises:
+        NotFound: there is none of this id or name.
+    """
+    status = found(site, id_or_name)
+    claims = trial_store.claims(site.db, status.id)
+    if state is not None:
+        asked |= _in_state(site, status.id, state, list(claims))
+    if worker is not None:
+        there = [name for name, claim in claims.items() if claim.worker == worker]
+        asked |= {"worker": worker, "running_there": there}
+    shown, total = summaries.page(site.book, status.id, **asked)
+    return _placed(site, status.id, shown, claims), total
+
+
+def _in_state(site: Site, id: str, state: TrialState, claimed: Sequence[str]) -> dict[str, Any]:
+    """What `summaries.page` is to be asked for this state: it knows done from not done, the store knows the rest."""
+    if state is TrialState.DONE:
+        return {"done": True}
+    states = trial_store.states_of(site.db, id, claimed)
+    if state is TrialState.PENDING:
+        held = [name for name, known in states.items() if known in (TrialState.RUNNING, TrialState.PUSHED)]
+        return {"done": False, "without": held}
+    return {"done": False, "only": [name for name, known in states.items() if known is state]}
+
+
+def _placed(site: Site, id: str, shown: Sequence[Line], claims: Mapping[str, Claim]) -> list[Placed]:
+    states = trial_store.states_of(site.db, id, [line.trial for line in shown if line.outcome is None])
     return [
-        (row.summary.seconds, planned[row.summary.trial].estimated_seconds)
-        for row in rows
-        if row.summary.outcome in (Outcome.SCORED, Outcome.INVALID)
-        and row.summary.seconds is not None
-        and row.summary.trial in planned
+        Placed(
+            line,
+            TrialState.DONE if line.outcome is not None else states.get(line.trial, TrialState.PENDING),
+            claims.get(line.trial) if line.outcome is None else None,
+        )
+        for line in shown
     ]
 
 
@@ -192,23 +255,21 @@ def trials(
     task: str | None = None,
     worker: str | None = None,
     state: TrialState | None = None,
+    **asked: Any,
 ) -> tuple[list[TrialView], int]:
-    """A page of an evaluation's trials in planned order, and how many match.
+    """A page of an evaluation's trials in planned order, unless asked otherwise as in `lines`, and how many match.
 
     Raises:
         NotFound: there is none of this id or name.
     """
-    status = store.find(site.db, id_or_name)
-    views = _views(site, status.id)
-    wanted = [
-        view
-        for view in views
-        if (task is None or view.task == task)
-        and (worker is None or view.worker == worker)
-        and (state is None or view.state is state)
-        and (outcome is None or (view.row is not None and view.row.summary.outcome is outcome))
-    ]
-    return wanted[offset : offset + limit], len(wanted)
+    shown, total = lines(
+        site,
+        id_or_name,
+        state=state,
+        worker=worker,
+        **{"offset": offset, "limit": limit, "outcome": outcome, "task": task, **asked},
+    )
+    return list(map(_view, shown)), total
 
 
 def trial(site: Site, id_or_name: str, name: str) -> TrialView:
@@ -217,27 +278,61 @@ def trial(site: Site, id_or_name: str, name: str) -> TrialView:
     Raises:
         NotFound: there is no such evaluation or trial.
     """
-    status = store.find(site.db, id_or_name)
-    for view in _views(site, status.id):
-        if view.trial == name:
-            return view
-    raise NotFound(f"evaluation {status.name} has no trial {name!r}.", field="name")
+    return _view(line(site, id_or_name, name))
 
 
-def _views(site: Site, id: str) -> Iterable[TrialView]:
-    record = records.read(site.shared.evaluation(id))
-    rows = {row.summary.trial: row for row in trial_store.rows_since(site.db, id, 0)}
-    running = {run.claim.trial: run.claim for run in trial_store.running(site.db, id)}
-    states = trial_store.states(site.db, id)
-    for planned in record.trials.values():
-        row, claim = rows.get(planned.name), running.get(planned.name)
-        yield TrialView(
-            trial=planned.name,
-            task=planned.task,
-            labels=planned.labels,
-            estimated_seconds=planned.estimated_seconds,
-            state=states.get(planned.name, TrialState.PENDING),
-            worker=row.worker if row else claim.worker if claim else "",
-            attempt=row.attempt if row else claim.attempt if claim else 0,
-            row=row,
-        )
+def line(site: Site, id_or_name: str, name: str) -> Placed:
+    """The line of one trial with where it is now.
+
+    Raises:
+        NotFound: there is no such evaluation or trial.
+    """
+    status = found(site, id_or_name)
+    known = summaries.one(site.book, status.id, name)
+    if known is None:
+        raise NotFound(f"evaluation {status.name} has no trial {name!r}.", field="name")
+    claims = {} if known.outcome is not None else trial_store.claims(site.db, status.id)
+    return _placed(site, status.id, [known], claims)[0]
+
+
+def _view(placed: Placed) -> TrialView:
+    line, state, claim = placed
+    return TrialView(
+        trial=line.trial,
+        task=line.task,
+        labels=line.labels,
+        estimated_seconds=line.estimated_seconds,
+        state=state,
+        worker=claim.worker if claim else line.worker,
+        attempt=claim.attempt if claim else line.run,
+        row=summaries.row(line),
+    )
+
+
+def history(
+    site: Site,
+    *,
+    search: str = "",
+    state: EvaluationState | Collection[EvaluationState] | None = None,
+    owner: str | None = None,
+    offset: int = 0,
+    limit: int = 25,
+) -> tuple[list[EvaluationStatus], int]:
+    """A page of all evaluations, newest first, and how many match.
+
+    ``search``: every word of it is in the name, id, executor, owner, or an agent, model or dataset.
+
+    Raises:
+        Unavailable: the store is away, or the summaries cannot be read.
+    """
+    states = {state} if isinstance(state, EvaluationState) else set(state or ())
+    if not search.strip() and owner is None and len(states) <= 1:
+        return store.page(site.db, offset=offset, limit=limit, state=next(iter(states), None))
+    ids = store.ids(site.db)
+    if search.strip() or owner is not None:
+        matching = set(summaries.search(site.book, text=search, owner=owner))
+        ids = [id for id in ids if id in matching]
+    if states:
+        matching = {id for one in states for id in store.ids(site.db, one)}
+        ids = [id for id in ids if id in matching]
+    return store.several(site.db, ids[offset : offset + limit]), len(ids)
