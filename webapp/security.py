@@ -126,6 +126,11 @@ class _Sessions(SecureCookieSessionInterface):
         """Whether the request came by https, so that plain http on a laptop still signs in."""
         return request.is_secure
 
+    def save_session(self, app: Flask, session: Any, response: Response) -> None:
+        # Static files are the same for all; "Vary: Cookie" would have browsers ask for them again at each change.
+        if request.endpoint != "static":
+            super().save_session(app, session, response)
+
 
 class _StrictJson(DefaultJSONProvider):
     """JSON without what is read one way here and another way there: NaN, lone surrogates, a key said twice.
