@@ -83,8 +83,10 @@ def hidden(text: str) -> tuple[str, ...]:
     return tuple(config) if found is None else found.hidden(config)
 
 
-def write(draft: Draft, text: str) -> str:
+def write(draft: Draft, text: str, dataset: Mapping[str, Any] | None = None) -> str:
     """Bring a form back into the text it was made of.
+
+    ``dataset`` is the part of a configuration that means the form's dataset, where there is more to it than its name.
 
     Raises:
         InputError: the text is no YAML or JSON, or no mapping.
@@ -93,7 +95,10 @@ def write(draft: Draft, text: str) -> str:
     before = _read(header, config)
     moved = draft.executor != before.executor
     # What the other executor does not know would be wrong there.
-    made = _write_values(draft, {} if moved else config)
+    base = {} if moved else config
+    if dataset and (moved or draft.values.dataset != before.values.dataset) and dataset != _only(draft):
+        base = {**base, **dataset}
+    made = _write_values(draft, base)
     changed = [key for key in _DEFAULTS if getattr(draft, key).strip() != getattr(before, key).strip()]
     changed += ["workers"] if draft.workers != before.workers else []
     if not (changed or moved) and made == config:
@@ -203,6 +208,11 @@ def _text(header: Mapping[str, Any], key: str) -> str:
 def _write_values(draft: Draft, config: Mapping[str, Any]) -> dict[str, Any]:
     found = form(draft.executor)
     return dict(config) if found is None else found.write(draft.values, config)
+
+
+def _only(draft: Draft) -> dict[str, Any]:
+    """What the dataset's name alone is written as."""
+    return _write_values(Draft(executor=draft.executor, values=Values(dataset=draft.values.dataset)), {})
 
 
 def _with(header: Mapping[str, Any], changed: list[str], draft: Draft) -> dict[str, Any]:

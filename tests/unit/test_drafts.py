@@ -166,6 +166,20 @@ def test_another_executor_takes_the_common_words_along() -> None:
     }
 
 
+def test_a_dataset_brings_what_belongs_to_it() -> None:
+    text = "executor: harbor\ndatasets: [{name: a, task_names: [x]}, {name: b}]\n"
+    draft = drafts.read(text)
+    chosen = replace(draft, values=replace(draft.values, dataset="c"))
+    whole = {"datasets": [{"name": "c", "registry_url": "r"}], "metrics": [{"type": "mean"}]}
+    assert yaml.safe_load(drafts.write(chosen, text, whole)) == {
+        "executor": "harbor",
+        "datasets": [{"name": "c", "registry_url": "r", "task_names": ["x"]}],
+        "metrics": [{"type": "mean"}],
+    }
+    assert yaml.safe_load(drafts.write(chosen, text, {"datasets": [{"name": "c"}]}))["datasets"][1] == {"name": "b"}
+    assert drafts.write(draft, text, whole) == text
+
+
 @pytest.mark.parametrize("text", ["- a\n", "words", "a: [\n"])
 def test_what_is_no_mapping_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"line|:\d"):
