@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("aeo.cli.submit:run", "Submit with the flags of `harbor run`."),
     "status": ("aeo.cli.follow:status", "List evaluations, or show one."),
     "watch": ("aeo.cli.follow:watch", "Follow an evaluation to its end."),
+    "export": ("aeo.cli.export:export", "Write an evaluation's trials as CSV, JSON lines or Parquet."),
     "pause": ("aeo.cli.follow:pause", "Let no further trial of an evaluation start."),
     "resume": ("aeo.cli.follow:resume", "Let a paused evaluation go on."),
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -53,6 +54,17 @@ class Client:
     def trials(self, id: str, *, offset: int = 0, limit: int = 100, state: str | None = None) -> Body:
         """A page of an evaluation's trials."""
         return self._call("GET", _path(id, "/trials"), query={"offset": offset, "limit": limit, "state": state})
+
+    def export(self, id: str, kind: str, file: IO[bytes], *, media: str) -> None:
+        """Write an evaluation's trials into a file, as the controller sends them; ``media`` is what it has to be."""
+        path = _path(id, f"/trials.{kind}")
+        with _reaching(self.url), self.http.stream("GET", self.url.rstrip("/") + path, timeout=_TIMEOUT) as response:
+            if not response.is_success or response.headers.get("content-type") != media:
+                response.read()
+                _read(self.url, response)
+                raise _stranger(self.url, response)
+            for chunk in response.iter_bytes():
+                file.write(chunk)
 
     def cancel(self, id: str) -> Body:
         """Stop an evaluation."""
@@ -149,7 +161,7 @@ class Client:
             InputError, Refused, Unavailable: as the controller says, or because it says nothing one can read.
         """
         content = None if body is None else json.dumps(body).encode()
-        try:
+        with _reaching(self.url):
             response = self.http.request(
                 method,
                 self.url.rstrip("/") + path,
@@ -158,19 +170,25 @@ class Client:
                 headers={"Content-Type": "application/json"} if content else {},
                 timeout=timeout,
             )
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise Unavailable(_nobody(self.url, str(error))) from None
-        except httpx.TimeoutException:
-            raise _Cut(f"The controller at {self.url} did not answer in time.") from None
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
-            raise InputError(f"no usable address: {error}", field="AEO_URL", fix=f"Now: {self.url!r}.") from None
-        except httpx.RequestError as error:
-            raise _Cut(f"The connection to {self.url} was cut ({error or type(error).__name__}).") from None
         return _read(self.url, response)
 
 
 class _Cut(Unavailable):
     """The request may have arrived, its answer did not."""
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Unavailable(_nobody(url, str(error))) from None
+    except httpx.TimeoutException:
+        raise _Cut(f"The controller at {url} did not answer in time.") from None
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+        raise InputError(f"no usable address: {error}", field="AEO_URL", fix=f"Now: {url!r}.") from None
+    except httpx.RequestError as error:
+        raise _Cut(f"The connection to {url} was cut ({error or type(error).__name__}).") from None
 
 
 def connect(environment: Mapping[str, str] | None = None) -> Client:

@@ -52,7 +52,7 @@ def submit(body: SubmissionIn) -> Response:
 @bp.output(EvaluationsOut)
 @bp.doc(summary="List evaluations, newest first")
 def index(query: EvaluationsQuery) -> Response:
-    found, total = store.page(current_site().db, offset=query.offset, limit=query.limit, state=query.state)
+    found, total = progress.history(current_site(), **dict(query))
     return reply({"evaluations": found, "total": total})
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, WithJsonSchema, model_validator
 
 from aeo.core.model import EvaluationState, Outcome, TrialState
 from aeo.progress import EvaluationDetail, TrialView
 from aeo.store.evaluations import EvaluationStatus
+from aeo.summaries import SORTS
 from aeo.workers import Removed, WorkerView
 
 #: Most rows of one page.
@@ -19,6 +20,15 @@ LIMIT = 1000
 
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _sort(name: str) -> str:
+    if name not in SORTS:
+        raise ValueError(f"is none of {', '.join(SORTS)}")
+    return name
+
+
+Sort = Annotated[str, AfterValidator(_sort), WithJsonSchema({"type": "string", "enum": list(SORTS)})]
 
 
 class In(BaseModel):
@@ -92,6 +102,8 @@ class Page(BaseModel):
 
 class EvaluationsQuery(Page):
     state: EvaluationState | None = None
+    search: str = Field("", max_length=200, description="Words of name, id, executor, owner, agents, models, datasets.")
+    owner: str | None = Field(None, max_length=200)
 
 
 class TrialsQuery(Page):
@@ -99,6 +111,15 @@ class TrialsQuery(Page):
     task: str | None = None
     worker: str | None = None
     state: TrialState | None = None
+    sort: Sort = "planned"
+    descending: bool = False
+    search: str = Field("", max_length=200, description="Part of trial, task, error type, worker, agent or model.")
+    error: str | None = Field(None, description="An error type.")
+    agent: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    category: str | None = None
+    difficulty: str | None = None
 
 
 class HealthOut(BaseModel):
