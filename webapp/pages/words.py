@@ -117,10 +117,10 @@ def short(count: float | None) -> str:
 
 
 def money(dollars: float | None) -> str:
-    """Write US dollars; four digits below a dollar, as single trials cost little."""
+    """Write US dollars; four digits below ten cents, as single trials cost little."""
     if dollars is None:
         return NONE
-    return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
+    return f"${dollars:,.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"
 
 
 def reward(mark: float | None) -> str:

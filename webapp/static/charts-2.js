@@ -67,10 +67,12 @@
     return { color: colour("faint"), fontSize: size, fontFamily: getComputedStyle(document.body).fontFamily };
   }
 
-  function tooltip(formatter) {
+  // Drawn by ECharts only where it follows an axis; as HTML it would need inline styles. Else see `showTip`.
+  function axisTooltip(formatter) {
     return {
-      trigger: "item",
-      renderMode: "richText", // as HTML it would need inline styles
+      trigger: "axis",
+      axisPointer: { lineStyle: { color: colour("edge") } },
+      renderMode: "richText",
       confine: true,
       backgroundColor: colour("card"),
       borderColor: colour("edge"),
@@ -188,21 +190,19 @@
     return {
       height,
       href: (params) => link(data, params.data?.cell?.[5]),
+      tip({ data: item }) {
+        const [row, column, kind, reward, seconds] = item.cell;
+        return [data.rows[row], data.columns.length > 1 ? data.columns[column] : "", say(kind) + (reward === null ? "" : ` · ${say("reward")} ${trim(reward)}`), seconds === null ? "" : span(seconds)];
+      },
       legend: [...scales[measure](), ...legendOf(kinds)],
       head: [say("row"), say("column"), say("outcome"), say("reward"), say("seconds")],
       rows: data.cells.map((cell) => [[data.rows[cell[0]], link(data, cell[5])], data.columns[cell[1]], say(cell[2]), write(cell[3]), write(cell[4], "seconds")]),
       option: {
-        tooltip: tooltip(({ data: item }) => {
-          const [row, column, kind, reward, seconds] = item.cell;
-          const lines = [data.rows[row], data.columns.length > 1 ? String(data.columns[column]) : "", say(kind) + (reward === null ? "" : ` · ${say("reward")} ${trim(reward)}`), seconds === null ? "" : span(seconds)];
-          return lines.filter(Boolean).join("\n");
-        }),
         series: [
           {
             type: "custom",
             coordinateSystem: "none",
             silent: true,
-            tooltip: { show: false },
             data: labels.map((label) => ({ value: [0], label })),
             renderItem: (params) => {
               const [words, x, y, align] = labels[params.dataIndex];
@@ -238,6 +238,7 @@
     return {
       height,
       href: (params) => link(data, params.data?.bar?.[5]),
+      tip: ({ data: { bar } }) => [bar[4], data.lanes[bar[0]], bar[3] && !bar[3].startsWith("series-") ? `${say(bar[3])} · ${span(seconds(bar))}` : span(seconds(bar)), `${moment(bar[1])} – ${bar[2] === null ? say("now") : moment(bar[2])}`],
       legend: legendOf(new Set(data.bars.map((bar) => bar[3]).filter((kind) => kind && !kind.startsWith("series-")))),
       head: [say("row"), say("bar"), say("outcome"), say("from"), say("to"), say("took")],
       rows: data.bars.map((bar) => [data.lanes[bar[0]], [bar[4], link(data, bar[5])], say(bar[3]), moment(bar[1]), bar[2] === null ? "–" : moment(bar[2]), span(seconds(bar))]),
@@ -246,7 +247,6 @@
         xAxis: timeAxis(data.x || "time", { splitLine: { show: true, lineStyle: { color: colour("line") } }, ...(data.x === "seconds" ? { interval: stepOf(Math.max(1, ...data.bars.map((bar) => bar[2] ?? now))) } : {}) }),
         yAxis: axis({ type: "category", data: data.lanes, inverse: true, axisLine: { show: false }, axisLabel: { width: left, overflow: "truncate", interval: lanes * tall > 900 ? "auto" : 0 } }),
         dataZoom: zoom(long),
-        tooltip: tooltip(({ data: { bar } }) => [bar[4], data.lanes[bar[0]], bar[3] && !bar[3].startsWith("series-") ? `${say(bar[3])} · ${span(seconds(bar))}` : span(seconds(bar)), `${moment(bar[1])} – ${bar[2] === null ? say("now") : moment(bar[2])}`].filter(Boolean).join("\n")),
         series: [
           {
             type: "custom",
@@ -283,6 +283,7 @@
     const bins = data.edges.slice(0, -1).map((edge, at) => `${write(edge, unit)} – ${write(data.edges[at + 1], unit)}`);
     return {
       href: () => "",
+      tip: ({ dataIndex: at, seriesIndex }) => [bins[at], `${nameOf(series[seriesIndex]) || say("count")}: ${series[seriesIndex].counts[at]}`],
       legend: namedLegend(series),
       head: [say(unit || "bar"), ...series.map((one) => nameOf(one) || say("count"))],
       rows: bins.map((bin, at) => [bin, ...series.map((one) => one.counts[at])]),
@@ -290,7 +291,6 @@
         grid: { left: 40, right: 14, top: 10, bottom: 24 },
         xAxis: axis({ type: "category", data: bins, axisLabel: { formatter: (_, at) => (unit === "seconds" ? briefly(data.edges[at]) : write(data.edges[at], unit)), align: "left" } }),
         yAxis: valueAxis("", { minInterval: 1 }),
-        tooltip: tooltip((item) => [item.name, `${item.seriesName ? `${item.seriesName}: ` : ""}${item.value}`].join("\n")),
         series: series.map((one, at) => ({ type: "bar", stack: "all", name: nameOf(one), data: one.counts, barCategoryGap: "8%", itemStyle: { color: colour(one.kind || `series-${(at % 6) + 1}`) } })),
       },
     };
@@ -305,6 +305,11 @@
     return {
       height: data.labels.length * Math.max(24, each * 14 + 8) + 32,
       href: (params) => link(data, data.links?.[params.dataIndex]),
+      tip({ dataIndex: at, seriesIndex }) {
+        const one = series[seriesIndex];
+        const interval = one.low && one.low[at] !== null ? ` (${write(one.low[at], data.unit)} – ${write(one.high[at], data.unit)})` : "";
+        return [data.labels[at], `${nameOf(one) ? `${nameOf(one)}: ` : ""}${write(one.values[at], data.unit)}${interval}`];
+      },
       legend: series.length > 1 ? namedLegend(series) : [],
       head: ["", ...series.flatMap((one) => [nameOf(one) || say("count"), ...(one.low ? [say("from"), say("to")] : [])])],
       rows: data.labels.map((label, at) => [[label, link(data, data.links?.[at])], ...series.flatMap((one) => [write(one.values[at], data.unit), ...(one.low ? [write(one.low[at], data.unit), write(one.high[at], data.unit)] : [])])]),
@@ -312,12 +317,6 @@
         grid: { left: left + 8, right: 40, top: 4, bottom: 24 },
         xAxis: valueAxis(data.unit, { min: 0, max: data.max ?? undefined, minInterval: data.unit ? undefined : 1 }),
         yAxis: axis({ type: "category", data: data.labels, inverse: true, axisLine: { show: false }, axisLabel: { width: left, overflow: "truncate", interval: 0 } }),
-        tooltip: tooltip((item) => {
-          const one = series[item.seriesIndex] || whiskers[item.seriesIndex - series.length]?.one;
-          const at = item.dataIndex;
-          const interval = one.low && one.low[at] !== null ? ` (${write(one.low[at], data.unit)} – ${write(one.high[at], data.unit)})` : "";
-          return [data.labels[at], `${nameOf(one) ? `${nameOf(one)}: ` : ""}${write(one.values[at], data.unit)}${interval}`].join("\n");
-        }),
         series: [
           ...series.map((one, at) => ({
             type: "bar",
@@ -361,14 +360,27 @@
         xAxis: timeAxis(data.x || "time"),
         yAxis: valueAxis(data.unit, { min: 0, max: data.max ?? undefined }),
         dataZoom: zoom(false),
-        tooltip: {
-          ...tooltip((items) => [moment(items[0].value[0]), ...items.map((item) => `${item.seriesName ? `${item.seriesName}: ` : ""}${write(item.value[1], data.unit)}`)].join("\n")),
-          trigger: "axis",
-          axisPointer: { lineStyle: { color: colour("edge") } },
-        },
+        tooltip: axisTooltip((items) => [moment(items[0].value[0]), ...items.map((item) => `${item.seriesName ? `${item.seriesName}: ` : ""}${write(item.value[1], data.unit)}`)].join("\n")),
         series: data.series.map((one, at) => ({ type: "line", name: nameOf(one), data: one.points, showSymbol: one.points.length < 3, symbolSize: 4, lineStyle: { width: 1.5 }, color: colour(one.kind || `series-${(at % 6) + 1}`) })),
       },
     };
+  }
+
+  // What is under the pointer, beyond the edges of small charts.
+
+  const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
+  tip.setAttribute("aria-hidden", "true"); // the table has it in words
+  document.body.append(tip);
+  document.addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+
+  function showTip(lines, { clientX, clientY }) {
+    tip.replaceChildren(...lines.filter(Boolean).map((words) => Object.assign(document.createElement("div"), { textContent: words })));
+    tip.hidden = false;
+    const { offsetWidth: width, offsetHeight: height } = tip;
+    const beside = clientX + 14 + width > innerWidth ? Math.max(4, clientX - width - 10) : clientX + 14;
+    const below = clientY + 14 + height > innerHeight ? Math.max(4, clientY - height - 10) : clientY + 14;
+    tip.style.left = `${beside}px`;
+    tip.style.top = `${below}px`;
   }
 
   const KINDS = { heatmap, gantt, histogram, bars, lines };
@@ -444,8 +456,16 @@
 
   function start(plot) {
     const chart = echarts.init(plot, null, { renderer: "canvas" });
-    chart.on("mouseover", (params) => chart.getZr().setCursorStyle(plot.made.href(params) ? "pointer" : "default"));
-    chart.on("mousemove", (params) => chart.getZr().setCursorStyle(plot.made.href(params) ? "pointer" : "default"));
+    chart.on("mousemove", (params) => {
+      const { made } = plot;
+      chart.getZr().setCursorStyle(made.href(params) ? "pointer" : "default");
+      const lines = made.tip && params.data !== undefined ? made.tip(params) : [];
+      const pointer = params.event?.event;
+      const at = pointer?.touches?.[0] || pointer?.changedTouches?.[0] || pointer;
+      if (lines.length && at) showTip(lines, at);
+    });
+    chart.on("mouseout", () => (tip.hidden = true));
+    chart.on("globalout", () => (tip.hidden = true));
     chart.on("click", (params) => {
       const href = plot.made.href(params);
       const { ctrlKey, metaKey } = params.event?.event || {};
