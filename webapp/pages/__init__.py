@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from webapp.pages import addresses, datasets, drawing, home, users, words
+from webapp.pages import addresses, datasets, drawing, evaluation, home, new, users, words
 
 
 def register(app: Flask) -> None:
@@ -19,5 +19,7 @@ def register(app: Flask) -> None:
         sparkline_points=drawing.sparkline,
     )
     app.register_blueprint(home.bp)
+    app.register_blueprint(evaluation.bp)
     app.register_blueprint(datasets.bp)
+    app.register_blueprint(new.bp)
     app.register_blueprint(users.bp)
