@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -46,9 +46,23 @@ class Redactor:
         # Halves of surrogate pairs travel through unharmed.
         return self.content(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
-    def content(self, content: bytes) -> bytes:
+    def content(self, content: bytes, *, binary: bool = False) -> bytes:
         """The bytes of a whole text without secrets."""
-        return self._pattern.sub(lambda found: self._names[found[0]], content) if self._pattern else content
+        return self._pattern.sub(lambda found: self._shown(found, binary), content) if self._pattern else content
+
+    def so_far(self, content: bytes, *, binary: bool = False) -> tuple[bytes, bytes]:
+        """What can be shown of content that goes on, and what is held back, as a secret may begin there."""
+        if self._pattern is None:
+            return content, b""
+        pieces, at = [], 0
+        for found in self._pattern.finditer(content):
+            if self._begins(content[found.start() : found.start() + self.longest]):
+                # It may go on to be a longer secret.
+                break
+            pieces += [content[at : found.start()], self._shown(found, binary)]
+            at = found.end()
+        end = len(content) - self.begun(content[at:])
+        return b"".join([*pieces, content[at:end]]), content[end:]
 
     def window(self, around: bytes, lead: int, length: int) -> bytes:
         """The text of the ``length`` bytes that begin ``lead`` bytes into ``around``, read with what is beside them.
@@ -68,48 +82,40 @@ class Redactor:
         pieces.append(around[at:end])
         return b"".join(pieces)
 
+    def begun(self, content: bytes) -> int:
+        """How many bytes at the end of what there is so far may be the beginning of a secret."""
+        return next(
+            (size for size in range(min(self.longest, len(content)), 0, -1) if self._begins(content[-size:])), 0
+        )
+
     def stream(self, *, binary: bool = False) -> Stream:
         """Begin to take secrets out of content that comes in pieces."""
-        return Stream(self._pattern, self._names, binary=binary)
+        return Stream(self, binary=binary)
+
+    def _shown(self, found: re.Match[bytes], binary: bool) -> bytes:
+        return b"*" * len(found[0]) if binary else self._names[found[0]]
+
+    def _begins(self, rest: bytes) -> bool:
+        return any(len(form) > len(rest) and form.startswith(rest) for form in self._names)
 
 
 class Stream:
     """Takes secrets out of pieces of one content; what may be the beginning of a secret waits for the next piece."""
 
-    def __init__(self, pattern: re.Pattern[bytes] | None, names: Mapping[bytes, bytes], *, binary: bool):
-        self._pattern, self._names, self._binary = pattern, names, binary
-        self._longest = max(map(len, names), default=0)
+    def __init__(self, redactor: Redactor, *, binary: bool):
+        self._redactor, self._binary = redactor, binary
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
         """Give the next piece; returns what can be shown by now."""
-        return self._replaced(self._held + piece, self._begins) if self._pattern else piece
+        content = self._held + piece
+        shown, self._held = self._redactor.so_far(content, binary=self._binary)
+        return shown
 
     def finish(self) -> bytes:
         """Nothing comes any more; returns the rest."""
-        return self._replaced(self._held, lambda _: False) if self._pattern else b""
-
-    def _replaced(self, content: bytes, begins: Callable[[bytes], bool]) -> bytes:
-        pieces, at = [], 0
-        for found in self._pattern.finditer(content) if self._pattern else ():
-            rest = content[found.start() : found.start() + self._longest]
-            if begins(rest):
-                # It may go on to be a longer secret.
-                break
-            pieces += [content[at : found.start()], self._shown(found[0])]
-            at = found.end()
-        kept = next(
-            (size for size in range(min(self._longest, len(content) - at), 0, -1) if begins(content[-size:])), 0
-        )
-        pieces.append(content[at : len(content) - kept])
-        self._held = content[len(content) - kept :]
-        return b"".join(pieces)
-
-    def _begins(self, rest: bytes) -> bool:
-        return any(len(form) > len(rest) and form.startswith(rest) for form in self._names)
-
-    def _shown(self, found: bytes) -> bytes:
-        return b"*" * len(found) if self._binary else self._names[found]
+        held, self._held = self._held, b""
+        return self._redactor.content(held, binary=self._binary)
 
 
 def known(names: Iterable[str], environment: Mapping[str, str] | None = None) -> Redactor:

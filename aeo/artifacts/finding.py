@@ -9,7 +9,6 @@ from aeo.artifacts.folder import Folder
 from aeo.artifacts.mirror import Mirror
 from aeo.artifacts.place import Place
 from aeo.core.errors import NotFound
-from aeo.core.model import Claim
 from aeo.layout import inside
 from aeo.site import Site
 from aeo.store import trials
@@ -21,26 +20,23 @@ def find(site: Site, id: str, trial: str, *, run: str = "") -> Place | None:
     ``run`` is the token of one that was put aside, if it is meant.
 
     Raises:
-        NotFound: there is no such evaluation, trial or run.
+        NotFound: there is no such evaluation or run.
         InputError: a name is no plain one.
     """
-    record = records.read(site.shared.evaluation(id))
-    if trial not in record.trials:
-        raise NotFound(f"Evaluation {id} has no trial {trial!r}.", field="name")
+    asked = records.header(site.shared.evaluation(id))
     redactor = redaction.known(site.config.secret_names)
     if run:
         aside = site.shared.superseded(id, trial, run)
         if aside.is_dir() and not aside.is_symlink():
             return Folder(aside, redactor, key=run)
         raise NotFound(f"There are no files of run {run} of {trial}.", field="run")
-    committed = inside(Path(record.evaluation.job_dir), trial)
+    committed = inside(Path(asked.job_dir), trial)
     if committed.is_dir() and not committed.is_symlink():
         return Folder(committed, redactor, key="committed")
-    claim = current_claim(site, id, trial)
+    claim = trials.claims(site.db, id).get(trial)
     place = site.shared.live(id, trial, claim.token) if claim else None
-    return Mirror(place, redactor, key=claim.token) if claim and place and place.is_dir() else None
-
-
-def current_claim(site: Site, id: str, trial: str) -> Claim | None:
-    """The claim under which a trial runs now."""
-    return next((run.claim for run in trials.running(site.db, id) if run.claim.trial == trial), None)
+    if claim is None or place is None or not place.is_dir():
+        return None
+    mirror = Mirror(place, redactor, key=claim.token)
+    mirror.prune()
+    return mirror

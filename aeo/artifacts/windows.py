@@ -34,7 +34,7 @@ class Window:
 def at(place: Place, name: str, offset: int, *, limit: int = USUAL, grows: bool = False) -> Window:
     """The window that begins at ``offset``; ends with a line where that is near.
 
-    ``grows``: the end of the file is no end, so half a character there is left for the next window.
+    ``grows``: the end of the file is no end, so half a character or secret there is left for the next window.
 
     Raises:
         NotFound: there is no such file.
@@ -43,12 +43,12 @@ def at(place: Place, name: str, offset: int, *, limit: int = USUAL, grows: bool 
     begin = min(max(offset, first), size)
     end = min(begin + max(1, min(limit, MOST)), size)
     if end < size or grows:
-        end = begin + _whole(place.read(name, begin, end - begin), end < size)
+        end = begin + _whole(_settled(place, place.read(name, begin, end - begin), end == size), end < size)
     return _window(place, name, begin, end, first, size)
 
 
-def before(place: Place, name: str, end: int | None = None, *, limit: int = USUAL) -> Window:
-    """The window that ends at ``end``, or with the file; begins with a line where that is near.
+def before(place: Place, name: str, end: int | None = None, *, limit: int = USUAL, grows: bool = False) -> Window:
+    """The window that ends at ``end``, or with the file; begins with a line where that is near. ``grows`` as in `at`.
 
     Raises:
         NotFound: there is no such file.
@@ -59,6 +59,9 @@ def before(place: Place, name: str, end: int | None = None, *, limit: int = USUA
     if begin > first:
         head = place.read(name, begin, min(_LINE, end - begin))
         begin += _next_line(head)
+    if grows and end == size:
+        content = place.read(name, begin, end - begin)
+        end = begin + _whole(_settled(place, content, True), False)
     return _window(place, name, begin, end, first, size)
 
 
@@ -116,6 +119,11 @@ def _window(place: Place, name: str, begin: int, end: int, first: int, size: int
     around = place.read(name, begin - lead, lead + (end - begin) + margin)
     content = place.redactor.window(around, lead, end - begin)
     return Window(text=content.decode("utf-8", "replace"), begin=begin, end=end, first=first, size=size)
+
+
+def _settled(place: Place, content: bytes, at_the_end: bool) -> bytes:
+    """Without what may be the beginning of a secret."""
+    return content[: len(content) - place.redactor.begun(content)] if at_the_end else content
 
 
 def _whole(content: bytes, to_a_line: bool) -> int:
