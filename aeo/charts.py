@@ -1,0 +1,208 @@
+"""What the charts of an evaluation are drawn from, small enough for a browser however many trials there are."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from aeo import summaries
+from aeo.core.model import Outcome, TrialState
+from aeo.site import Site
+from aeo.store import trials
+from aeo.store.evaluations import EvaluationStatus
+from aeo.summaries import Book, Cell, Column
+
+#: Bars beyond which neighbours too short to see are drawn as one.
+MOST_BARS = 2000
+#: Parts of the whole time that are still told apart then.
+PARTS = 600
+#: Cells of one page of a heat map, about.
+CELLS = 3000
+#: Tasks on it at least, however many attempts each has.
+LEAST_TASKS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """How large the heat map of an evaluation is. It is planned once, so this never changes."""
+
+    #: Tasks in all.
+    tasks: int
+    #: Attempts, by agent and model.
+    columns: tuple[Column, ...]
+
+    @property
+    def limit(self) -> int:
+        """Tasks of one page."""
+        return max(LEAST_TASKS, CELLS // max(1, len(self.columns)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatPage:
+    """A part of the heat map: some of the tasks, all attempts of each."""
+
+    #: Tasks in all.
+    total: int
+    tasks: tuple[str, ...]
+    columns: tuple[Column, ...]
+    #: Their `task` counts from the page's first. Where there is no outcome yet, the value of the trial's state.
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One trial on its worker, or several too short to be told apart."""
+
+    worker: str
+    started_at: datetime
+    finished_at: datetime
+    #: None while it runs; of several, the one that most people would want to know of.
+    outcome: Outcome | None
+    #: Empty when there are several.
+    trial: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """What stands for a worker's slot: runs that do not overlap."""
+
+    worker: str
+    #: From 1 on, within its worker.
+    slot: int
+    runs: tuple[Run, ...]
+
+
+def extent(site: Site, status: EvaluationStatus) -> Extent:
+    """The size of the heat map.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    try:
+        return _extent(site.book, status.id)
+    except LookupError:
+        return Extent(tasks=0, columns=())
+
+
+@lru_cache(maxsize=512)
+def _extent(book: Book, id: str) -> Extent:
+    whole = summaries.heatmap(book, id)
+    if not whole.tasks:
+        raise LookupError("not entered yet; not to be remembered")
+    return Extent(tasks=len(whole.tasks), columns=whole.columns)
+
+
+def heat(site: Site, status: EvaluationStatus, *, offset: int = 0, limit: int | None = None) -> HeatPage:
+    """A page of the heat map; ``limit`` is in tasks, None as many as can be seen.
+
+    Raises:
+        Unavailable: the summaries or the store are away.
+    """
+    whole = summaries.heatmap(site.book, status.id)
+    size = Extent(tasks=len(whole.tasks), columns=whole.columns)
+    end = offset + (limit or size.limit)
+    states = {} if status.state.final else trials.states(site.db, status.id)
+    cells = tuple(
+        cell._replace(
+            task=cell.task - offset,
+            outcome=cell.outcome or states.get(cell.trial, TrialState.PENDING).value,
+        )
+        for cell in whole.cells
+        if offset <= cell.task < end
+    )
+    return HeatPage(total=size.tasks, tasks=whole.tasks[offset:end], columns=whole.columns, cells=cells)
+
+
+def gantt(site: Site, status: EvaluationStatus) -> list[Lane]:
+    """What ran where and when, and what runs now, by worker.
+
+    Raises:
+        Unavailable: the summaries or the store are away.
+    """
+    ended = [
+        Run(
+            worker=bar.worker,
+            started_at=bar.started_at,
+            finished_at=bar.finished_at,
+            outcome=bar.outcome,
+            trial=bar.trial,
+        )
+        for bar in summaries.timeline(site.book, status.id)
+    ]
+    now = trials.now(site.db)
+    # One may be committed between the two reads.
+    known = {run.trial for run in ended}
+    running = [
+        Run(
+            worker=run.claim.worker,
+            started_at=run.started_at,
+            finished_at=max(now, run.started_at),
+            outcome=None,
+            trial=run.claim.trial,
+        )
+        for run in ([] if status.state.final else trials.running(site.db, status.id))
+        if run.claim.trial not in known
+    ]
+    return lanes([*ended, *running])
+
+
+#: Which outcome stands for several, first to last.
+_LOUDEST = (Outcome.INFRA_ERROR, Outcome.INVALID, Outcome.CANCELLED, Outcome.SCORED)
+
+
+def lanes(runs: Iterable[Run], *, most: int = MOST_BARS) -> list[Lane]:
+    """Lay runs out without overlaps, by worker; above ``most`` those too short to see are joined with the next."""
+    ordered = sorted(runs, key=lambda run: (run.worker, run.started_at, run.trial))
+    least = _least(ordered) if len(ordered) > most else timedelta(0)
+    by_worker: dict[str, list[Run]] = {}
+    for run in ordered:
+        by_worker.setdefault(run.worker, []).append(run)
+    return [
+        Lane(worker=worker, slot=slot, runs=tuple(_joined(lane, least)))
+        for worker, found in by_worker.items()
+        for slot, lane in enumerate(_without_overlaps(found), 1)
+    ]
+
+
+def _without_overlaps(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs in order of their starts, each in the first lane that is free then."""
+    made: list[list[Run]] = []
+    busy: list[tuple[datetime, int]] = []
+    free: list[int] = []
+    for run in runs:
+        while busy and busy[0][0] <= run.started_at:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if not free:
+            free.append(len(made))
+            made.append([])
+        lane = heapq.heappop(free)
+        made[lane].append(run)
+        heapq.heappush(busy, (run.finished_at, lane))
+    return made
+
+
+def _least(runs: Sequence[Run]) -> timedelta:
+    begin = min(run.started_at for run in runs)
+    return (max(run.finished_at for run in runs) - begin) / PARTS
+
+
+def _joined(lane: Sequence[Run], least: timedelta) -> list[Run]:
+    """Runs of a lane, those of which several fit into ``least`` as one."""
+    done: list[Run] = []
+    for run in lane:
+        last = done[-1] if done else None
+        if last is None or last.outcome is None or run.outcome is None or run.finished_at - last.started_at >= least:
+            done.append(run)
+            continue
+        done[-1] = replace(
+            last,
+            trial="",
+            count=last.count + run.count,
+            finished_at=run.finished_at,
+            outcome=min(last.outcome, run.outcome, key=_LOUDEST.index),
+        )
+    return done
