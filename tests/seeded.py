@@ -75,6 +75,7 @@ def evaluation(
     records.write(folder, made)
     batches = [Batch(id=f"{id}-{w}-{s}", evaluation=id, worker=w) for w in workers for s in range(slots)]
     names = [trial.name for trial in planned]
+    by_name = {trial.name: trial for trial in planned}
     shares = {batch: names[at :: len(batches)] for at, batch in enumerate(batches)}
     evaluations.save(site.db, made, shares, {})
     summaries.enter(site.book, made)
@@ -86,7 +87,7 @@ def evaluation(
             trials.set_phase(site.db, claim, "agent")
             continue
         start = begin + timedelta(seconds=80 * (at // len(batches)))
-        trial = next(trial for trial in planned if trial.name == claim.trial)
+        trial = by_name[claim.trial]
         row = TrialRow(
             summary=_summary(trial, at, start, chance),
             worker=claim.worker,

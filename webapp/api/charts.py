@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from urllib.parse import urlencode
 
 from apiflask import APIBlueprint
 from flask import Response, url_for
@@ -76,9 +77,10 @@ def _columns(columns: tuple[Column, ...]) -> list[str]:
         " · ".join(
             part
             for part, several in (
-                (column.agent, len(agents) > 1),
-                (column.model, len(models) > 1),
+                # First, as long names are cut.
                 (str(column.attempt), len(attempts) > 1 or len(columns) == 1),
+                (column.model, len(models) > 1),
+                (column.agent, len(agents) > 1),
             )
             if several and part
         )
@@ -196,4 +198,4 @@ def _group(group: Group) -> dict[str, object]:
 def _trials_of(status: EvaluationStatus, by: str, group: Group) -> str:
     if not group.name:
         return ""
-    return url_for("evaluation_page.show", id_or_name=status.id, **{by: group.name}, _anchor="trials-title")
+    return f"{_page(status)}?{urlencode({by: group.name})}#trials-title"

@@ -52,7 +52,10 @@ def show(id_or_name: str) -> Response:
     part = _part()
     if part:
         page = render_template(f"parts/evaluation_{part}.html", **_common(status), **PARTS[part](site, status))
-        return make_response(page, STOP_ASKING if status.state.final else 200)
+        response = make_response(page, STOP_ASKING if status.state.final else 200)
+        if "part" not in request.args:  # a person asked, not a poll
+            response.headers["HX-Push-Url"] = _address()
+        return response
     values = _common(status)
     for make in (*PARTS.values(), _about):
         values |= make(site, status)
@@ -65,6 +68,11 @@ def _part() -> str:
         return ""
     asked = request.args.get("part") or request.headers.get("HX-Target", "")
     return asked if asked in PARTS else ""
+
+
+def _address() -> str:
+    """The present address without what means nothing: forms send their empty fields, too."""
+    return with_query(**{key: None for key, value in request.args.items() if not value})
 
 
 def _common(status: EvaluationStatus) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def _groups(site: Site, status: EvaluationStatus) -> dict[str, Any]:
     by = by if by in GROUPS else GROUPS[0]
     return {
         "group_by": by,
-        "group_tabs": [(word(key), with_query(by=key), key == by) for key in GROUPS],
+        "group_tabs": [(word(key).capitalize(), with_query(by=key), key == by) for key in GROUPS],
         "groups": summaries.groups(site.book, status.id, by),
     }
 

@@ -29,7 +29,7 @@ def values(site: Site, status: EvaluationStatus) -> dict[str, Any]:
     """What the template needs. A value of the address that means nothing counts as not given."""
     offset = max(0, min(request.args.get("offset", 0, type=int), 10**9))
     sort = request.args.get("sort", "planned")
-    filters = {key: request.args[key] for key in (*CHOICES, *LINKED) if request.args.get(key)}
+    filters: dict[str, Any] = {key: request.args[key] for key in (*CHOICES, *LINKED) if request.args.get(key)}
     search, state = request.args.get("search", "").strip()[:200], request.args.get("status", "")
     rows, total = progress.lines(
         site,
