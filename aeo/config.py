@@ -73,6 +73,8 @@ class Config:
     #: A program of its own that shows job folders, as a browser reaches it (http or https); empty means none. ``{job}``
     #: stands for the job's name; without it, ``/jobs/<name>`` is added.
     viewer_url: str = ""
+    #: A Flower that looks at the broker, as a browser reaches it (http or https); empty means none.
+    flower_url: str = ""
     #: Names of variables of the controller's environment, comma-separated: their values are taken out of all that is
     #: committed and served.
     secret_names: tuple[str, ...] = ()
@@ -125,8 +127,9 @@ def _check(config: Config) -> Config:
             raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
     if not 0 < config.breaker_share <= 1:
         raise InputError("must be above 0 and at most 1.", field="--breaker-share")
-    if config.viewer_url and not config.viewer_url.startswith(("http://", "https://")):
-        raise InputError("must begin with http:// or https://.", field="--viewer-url")
+    for name, url in (("viewer", config.viewer_url), ("flower", config.flower_url)):
+        if url and not url.startswith(("http://", "https://")):
+            raise InputError("must begin with http:// or https://.", field=f"--{name}-url")
     if not 0 <= config.port < 65536:
         raise InputError("must be between 0 and 65535.", field="--port")
     return config

@@ -54,7 +54,7 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
         InputError: an address or a folder cannot be used, or there is no token.
         Unavailable: the broker does not answer.
     """
-    check_name(config.worker_id, "worker id", field="--worker-id")
+    workers.check_id(config.worker_id, field="--worker-id")
     registration.check_token(config.auth_token)
     local = Local(folders.make(config.local_root, field="--local-root"))
     folders.make(local.batches, field="--local-root", mode=0o700)
@@ -117,6 +117,7 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
         look=lambda: stay.look(info.boot),
         heed=stay.heed,
         register=lambda: registration.register(config, info),
+        dismiss=stay.dismiss,
     )
     keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
     tasks.bind(site)
@@ -129,7 +130,7 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
                 name=config.worker_id,
                 queue=queue_of(config.worker_id),
                 slots=config.slots,
-                stop=Stop(warm=stay.leave, cold=stay.now.set, told=told),
+                stop=Stop(warm=stay.leave, cold=stay.give_back, told=told),
             )
         finally:
             stay.over.set()
@@ -151,6 +152,10 @@ class Stay:
     #: Set when the last batch has returned.
     over: threading.Event = field(default_factory=threading.Event)
     leaving: bool = False
+    #: Told twice to stop: what runs is given back for good.
+    in_haste: bool = False
+    #: A person removed this worker; it waits to be let in again.
+    removed: bool = False
     wanted: WorkerState = WorkerState.ONLINE
 
     def leave(self) -> None:
@@ -161,14 +166,37 @@ class Stay:
             what, them = ("1 trial", "it") if running == 1 else (f"{running} trials", "them")
             log.warning("worker %s: finishing %s; a second Ctrl-C gives %s back", self.name, what, them)
 
+    def give_back(self) -> None:
+        """Take no more, and give back what runs."""
+        self.in_haste = True
+        self.now.set()
+
+    def dismiss(self) -> None:
+        """A person removed this worker: what it runs is others' now.
+
+        It does not end, as a service manager would start it again, and that lets it in.
+        """
+        if not self.removed:
+            log.error("%s was removed by a person; restart it, or: aeo workers allow %s", self.name, self.name)
+        self.removed = True
+        self.now.set()
+
     def heed(self, wanted: WorkerState) -> None:
         """The controller's wish, as each heartbeat brings it."""
         self.wanted = wanted
+        if self.removed:
+            log.warning("%s was let in again", self.name)
+            self.removed = False
+            self.now.clear()
+            if self.in_haste:
+                self.now.set()
 
     def reason(self) -> str:
         """Why no further trial may be claimed; "" when it may."""
         if self.leaving:
             return "stopping"
+        if self.removed:
+            return "removed by a person"
         if self.wanted is WorkerState.LOST:
             return "another worker has this id"
         if self.wanted in (WorkerState.PAUSED, WorkerState.DRAINING):

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,14 +14,19 @@ import psutil
 
 from aeo import __version__, dispatch, executors
 from aeo.config import Config
-from aeo.core.errors import AeoError, Conflict, NotFound
+from aeo.core.errors import AeoError, Conflict, InputError, NotFound
 from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
+from aeo.core.names import check_name
+from aeo.images import Images
 from aeo.layout import Local
 from aeo.site import Site
+from aeo.store import evaluations as evaluation_store
 from aeo.store import health, trials
 from aeo.store import workers as store
 from aeo.store.connection import Db, connect
+from aeo.store.evaluations import BatchState
 from aeo.store.trials import Requeued
+from aeo.store.workers import Sample, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +34,9 @@ MIB = 1024 * 1024
 
 #: With less free disk than this, or than this share of the disk where that is less, a worker claims nothing.
 LOW_DISK_BYTES, LOW_DISK_SHARE = 1024 * MIB, 0.05
+
+#: Ids that no worker may have: the control process consumes under this one.
+RESERVED = frozenset({dispatch.CONTROL})
 
 #: Seconds between two tries to send a heartbeat that failed.
 RETRY_SECONDS = 1.0
@@ -52,11 +60,101 @@ class WorkerView:
     busy: int
     #: Batches waiting in its queue.
     queued: int
+    #: Its last runs, as many as its breaker looks at, and how many of them infrastructure failed.
+    recent_runs: int = 0
+    recent_failed: int = 0
+
+
+def check_id(id: str, *, field: str = "id") -> str:
+    """Return ``id`` when a worker may have it.
+
+    Raises:
+        InputError: it is no name, or the platform's own.
+    """
+    check_name(id, "worker id", field=field)
+    if id in RESERVED:
+        raise InputError(f"{id!r} is the platform's own.", field=field, fix="Choose another id.")
+    return id
 
 
 def views(site: Site) -> list[WorkerView]:
     """Every known worker, by id."""
-    found = store.all(site.db)
+    return _views(site, store.all(site.db))
+
+
+def view(site: Site, id: str) -> WorkerView:
+    """One worker.
+
+    Raises:
+        NotFound: none is registered under this id.
+    """
+    return _views(site, [store.get(site.db, id)])[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Batches of one evaluation that wait in a worker's queue."""
+
+    evaluation: str
+    name: str
+    batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRun:
+    """A trial that a worker runs."""
+
+    evaluation: str
+    name: str
+    trial: str
+    attempt: int
+    started_at: datetime
+    #: What it does now; may be empty.
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerDetail:
+    """One worker, looked at closely."""
+
+    worker: WorkerView
+    #: One a minute, the oldest first.
+    samples: tuple[Sample, ...]
+    running: tuple[WorkerRun, ...]
+    waiting: tuple[Waiting, ...]
+
+
+def detail(site: Site, id: str) -> WorkerDetail:
+    """Look at one worker closely.
+
+    Raises:
+        NotFound: none is registered under this id.
+    """
+    shown = view(site, id)
+    running: list[WorkerRun] = []
+    waiting: list[Waiting] = []
+    for status in evaluation_store.several(site.db, evaluation_store.open_ids(site.db)):
+        running += [
+            WorkerRun(
+                evaluation=status.id,
+                name=status.name,
+                trial=run.claim.trial,
+                attempt=run.claim.attempt,
+                started_at=run.started_at,
+                phase=run.phase,
+            )
+            for run in trials.running(site.db, status.id)
+            if run.claim.worker == id
+        ]
+        sent = [item for item in evaluation_store.batches(site.db, status.id) if item.batch.worker == id]
+        if count := sum(item.state is BatchState.SENT for item in sent):
+            waiting.append(Waiting(evaluation=status.id, name=status.name, batches=count))
+    return WorkerDetail(
+        worker=shown, samples=store.samples(site.db, [id])[id], running=tuple(running), waiting=tuple(waiting)
+    )
+
+
+def _views(site: Site, found: list[WorkerStatus]) -> list[WorkerView]:
     lists = {status.info.id: dispatch.lists_of(dispatch.queue_of(status.info.id)) for status in found}
     lengths = health.queue_lengths(site.db, [name for names in lists.values() for name in names])
     return [
@@ -70,6 +168,8 @@ def views(site: Site) -> list[WorkerView]:
             weight_override=status.weight_override,
             busy=status.busy,
             queued=sum(lengths[name] for name in lists[status.info.id]),
+            recent_runs=len(status.recent),
+            recent_failed=sum(status.recent),
         )
         for status in found
     ]
@@ -82,12 +182,14 @@ class Removed:
     id: str
     #: Running trials that wait for another worker now.
     given_back: int
-    #: It lived: it registers again at its next heartbeat, unless it is stopped.
+    #: It lives: it is told at its next heartbeat, stops what it runs, and stays out until it is restarted or let in.
     alive: bool
 
 
 def remove(site: Site, id: str, *, force: bool = False) -> Removed:
     """Forget a worker and give back what it ran; no trial comes nearer to its limit of requeues by that.
+
+    Its process stays out, whether it lives or comes back from a cut: until it is started again, or `allow`.
 
     Raises:
         NotFound: none is registered under this id.
@@ -101,8 +203,8 @@ def remove(site: Site, id: str, *, force: bool = False) -> Removed:
             field="id",
             fix="Drain it first, or force its removal: what it runs is given back then.",
         )
-    # Until it is gone it claims nothing more. A crash between these steps is seen, and the same call goes on.
-    store.set_state(site.db, id, WorkerState.DRAINING, "being removed")
+    # From here on it claims nothing and takes nothing back. After a crash between these steps the same call goes on.
+    store.bar(site.db, id)
     given_back = 0
     for claim in trials.workers_claims(site.db, id):
         where = (claim.evaluation, claim.trial, claim.token)
@@ -111,6 +213,27 @@ def remove(site: Site, id: str, *, force: bool = False) -> Removed:
         given_back += answer is Requeued.AGAIN
     store.remove(site.db, id)
     return Removed(id=id, given_back=given_back, alive=alive)
+
+
+def admit(site: Site, info: WorkerInfo) -> None:
+    """Take a worker in that presents itself.
+
+    Raises:
+        InputError: its id is no name, or the platform's own.
+        Conflict: a live worker has this id, or a person removed this one.
+    """
+    check_id(info.id)
+    store.register(site.db, info, ttl_seconds=site.config.grace_seconds)
+
+
+def allow(site: Site, id: str) -> None:
+    """Let a removed worker in again: it registers at its next heartbeat.
+
+    Raises:
+        NotFound: none of this id was removed, or it was started again since.
+    """
+    if not store.allow(site.db, id):
+        raise NotFound(f"no worker {id!r} is kept out.", field="id")
 
 
 def info(config: Config, *, boot: str, instance: str) -> WorkerInfo:
@@ -170,8 +293,12 @@ def low_disk(root: Path) -> str:
     return f"disk nearly full: {usage.free // MIB} MiB free"
 
 
+_images = Images()
+
+
 def heartbeat(local: Local, *, boot: str, batches: tuple[str, ...], draining: str) -> Heartbeat:
     """Look at this machine now. The store sets the time, as this clock may be off."""
+    disk = psutil.disk_usage(str(local.root))
     return Heartbeat(
         boot=boot,
         at=datetime.now(timezone.utc),
@@ -179,8 +306,10 @@ def heartbeat(local: Local, *, boot: str, batches: tuple[str, ...], draining: st
         batches=batches,
         cpu_percent=psutil.cpu_percent(None),
         memory_percent=psutil.virtual_memory().percent,
-        disk_free=psutil.disk_usage(str(local.root)).free,
+        disk_free=disk.free,
+        disk_total=disk.total,
         draining=draining,
+        images=_images.count(),
     )
 
 
@@ -194,9 +323,14 @@ class Pulse:
         look: Callable[[], Heartbeat],
         heed: Callable[[WorkerState], None],
         register: Callable[[], object],
+        dismiss: Callable[[], None],
     ):
-        """``heed`` is told the state the controller wants; ``register`` is called when it does not know the worker."""
+        """``heed`` is told the state the controller wants; ``register`` is called when it does not know the worker.
+
+        ``dismiss`` is called at each beat while a person keeps this worker out.
+        """
         self._config, self._look, self._heed, self._register = config, look, heed, register
+        self._dismiss = dismiss
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -225,8 +359,11 @@ class Pulse:
 
     def _beat(self, db: Db) -> None:
         config = self._config
+        told = replace(self._look(), clock_skew=store.clock_skew(db))
         try:
-            self._heed(store.beat(db, config.worker_id, self._look(), ttl_seconds=config.grace_seconds))
+            self._heed(store.beat(db, config.worker_id, told, ttl_seconds=config.grace_seconds))
+        except Conflict:
+            self._dismiss()
         except NotFound:
             log.warning("the controller does not know this worker any more; registering again")
             self._register_again()

@@ -98,6 +98,14 @@ class Client:
         """Let a worker finish what it runs and claim nothing more."""
         return self._call("POST", _worker(worker, "/drain"))
 
+    def allow_worker(self, worker: str) -> Body:
+        """Let a removed worker in again."""
+        return self._call("POST", _worker(worker, "/allow"))
+
+    def alerts(self) -> Body:
+        """What somebody should look at now."""
+        return self._call("GET", "/api/alerts")
+
     def remove_worker(self, worker: str, *, force: bool = False) -> Body:
         """Forget a worker; ``force``: also one that is alive and busy."""
         return self._call("DELETE", _worker(worker), query={"force": "true"} if force else {})

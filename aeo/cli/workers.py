@@ -103,7 +103,7 @@ def drain(id: str, as_json: bool) -> None:
 
 @workers.command(
     epilog="""\b
-A worker that is alive registers again at its next heartbeat: stop it first.
+It is told, stops what it runs, and stays out until it is started again or let in: aeo workers allow ID.
 
 \b
 Examples:
@@ -122,7 +122,24 @@ def remove(id: str, force: bool, as_json: bool) -> None:
     removed = views.removed(body)
     click.echo(f"{removed.id} is removed; running trials given back: {removed.given_back}.")
     if removed.alive:
-        click.echo("It is alive and registers again at its next heartbeat, unless it is stopped.", err=True)
+        click.echo(f"It is alive and stays out, until it is started again or let in: aeo workers allow {id}", err=True)
+
+
+@workers.command(
+    epilog="""\b
+Examples:
+  aeo workers allow gpu-1
+  aeo workers allow gpu-1 --json"""
+)
+@click.argument("id", metavar="ID")
+@as_json
+def allow(id: str, as_json: bool) -> None:
+    """Let a removed worker in again without starting it anew."""
+    body = connect().allow_worker(id)
+    if as_json:
+        show.as_json(body)
+    else:
+        click.echo(f"{id} may come back; it registers at its next heartbeat.")
 
 
 def _told(body: Body, as_json: bool, then: str = "") -> None:

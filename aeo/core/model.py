@@ -308,3 +308,9 @@ class Heartbeat:
     draining: str = ""
     #: Ids of the batches it works on.
     batches: tuple[str, ...] = ()
+    #: Bytes of the disk that holds the local root; 0 is not told.
+    disk_total: int = 0
+    #: Seconds its clock is ahead of the Redis server's; None is not measured.
+    clock_skew: float | None = None
+    #: Container images it has; None without Docker.
+    images: int | None = None

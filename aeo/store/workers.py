@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +14,12 @@ from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
 from aeo.store.connection import Db, moment, now
 from aeo.store.keys import key
+
+#: One sample a minute: most of them kept, and for how many seconds after the last.
+SAMPLES, SAMPLES_LIFE = 90, 2 * 3600
+#: What `register` and `beat` are told of a process that a person removed.
+_REMOVED = "removed"
+_TOLD = frozenset(item.name for item in fields(Heartbeat))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +39,30 @@ class WorkerStatus:
     note: str
     #: Trials it runs, by their leases.
     busy: int
+    #: Whether infrastructure failed each of its last runs, the latest first; as many as its breaker looks at.
+    recent: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What a worker measured of itself at one moment, see `Heartbeat`."""
+
+    #: On the Redis server's clock.
+    at: datetime
+    cpu_percent: float
+    memory_percent: float
+    disk_free: int
+    busy: int
+    clock_skew: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovedWorker:
+    """A worker process that a person removed; it is not taken in again until it is restarted or let in."""
+
+    id: str
+    boot: str
+    since: datetime
 
 
 def register(db: Db, info: WorkerInfo, *, ttl_seconds: float = 60.0) -> None:
@@ -40,11 +72,13 @@ def register(db: Db, info: WorkerInfo, *, ttl_seconds: float = 60.0) -> None:
     a pause and a weight stay, a drain ends.
 
     Raises:
-        Conflict: another instance with this id is alive; the message names its host.
+        Conflict: another instance with this id is alive, its message names the host; or a person removed this boot.
     """
     first = _beat_json(Heartbeat(boot=info.boot, at=now(db)))
     life = max(1, round(ttl_seconds * 1000))
     clash = db.run("register", info.id, dumps(info), info.instance, info.boot, first, life)
+    if clash == _REMOVED:
+        raise _removed_by_a_person(info.id)
     if clash:
         other = loads(WorkerInfo, clash)
         raise Conflict(
@@ -57,13 +91,31 @@ def register(db: Db, info: WorkerInfo, *, ttl_seconds: float = 60.0) -> None:
 def beat(db: Db, id: str, heartbeat: Heartbeat, *, ttl_seconds: float) -> WorkerState:
     """Say that a worker lives; ``heartbeat.at`` is replaced by the server's time. Returns the state wanted of it.
 
+    The first of each minute is kept, see `samples`.
+
     Raises:
-        NotFound: the id is not registered to this boot (removed, wiped, taken over): register again.
+        Conflict: a person removed this boot: stop all that runs.
+        NotFound: the id is not registered to this boot (forgotten, wiped, taken over): register again.
     """
-    wanted = db.run("beat", id, heartbeat.boot, _beat_json(heartbeat), max(1, round(ttl_seconds * 1000)))
+    life = max(1, round(ttl_seconds * 1000))
+    measured = dumps([heartbeat.cpu_percent, heartbeat.memory_percent, heartbeat.disk_free, heartbeat.busy])
+    if heartbeat.clock_skew is not None:
+        measured = f"{measured[:-1]},{heartbeat.clock_skew:.3f}]"
+    kept = (measured, SAMPLES, SAMPLES_LIFE * 1000)
+    wanted = db.run("beat", id, heartbeat.boot, _beat_json(heartbeat), life, *kept)
+    if wanted == _REMOVED:
+        raise _removed_by_a_person(id)
     if not wanted:
         raise NotFound(f"No worker {id!r} of this boot is registered.")
     return WorkerState(wanted)
+
+
+def clock_skew(db: Db) -> float:
+    """Seconds this machine's clock is ahead of the server's, less half the way there and back."""
+    before = time.time()
+    there = now(db).timestamp()
+    after = time.time()
+    return (before + after) / 2 - there
 
 
 def leave(db: Db, id: str, boot: str) -> bool:
@@ -134,46 +186,109 @@ def count_batch(db: Db, id: str, *, failed: bool) -> int:
     return 0
 
 
+def bar(db: Db, id: str) -> None:
+    """Keep a worker's present process out, also after `remove`: from now on it claims nothing and is told so.
+
+    A restart of it is welcome.
+    """
+    boot, instance = db.client.hmget(key("worker", id), "boot", "instance")
+    if boot:
+        since = round(now(db).timestamp() * 1000)
+        db.client.hset(key("removed"), f"{id} {boot}", f"{instance} {since}")
+
+
+def allow(db: Db, id: str) -> int:
+    """Let the processes of this id in again that were barred; returns how many."""
+    barred = [f"{item.id} {item.boot}" for item in removed(db) if item.id == id]
+    return int(db.client.hdel(key("removed"), *barred)) if barred else 0
+
+
+def removed(db: Db) -> list[RemovedWorker]:
+    """The processes that are kept out, by id and time."""
+    found = []
+    for name, value in db.client.hgetall(key("removed")).items():
+        id, _, boot = name.partition(" ")
+        found.append(RemovedWorker(id=id, boot=boot, since=moment(value.rpartition(" ")[2])))
+    return sorted(found, key=lambda item: (item.id, item.since, item.boot))
+
+
 def remove(db: Db, id: str) -> None:
     """Forget a worker. What it runs stays its own until requeued."""
     with db.client.pipeline(transaction=True) as pipe:
         pipe.hdel(key("workers"), id)
-        pipe.delete(key("worker", id), key("beat", id), key("worker_recent", id))
+        pipe.delete(key("worker", id), key("beat", id), key("worker_recent", id), key("samples", id))
         pipe.execute()
 
 
+def samples(db: Db, ids: Sequence[str]) -> Mapping[str, tuple[Sample, ...]]:
+    """What each worker measured in its last `SAMPLES` minutes, the oldest first."""
+    with db.client.pipeline(transaction=False) as pipe:
+        for id in ids:
+            pipe.lrange(key("samples", id), 0, -1)
+        return {
+            id: tuple(_sample(text) for text in reversed(texts)) for id, texts in zip(ids, pipe.execute(), strict=True)
+        }
+
+
+def _sample(text: str) -> Sample:
+    at, _, values = text.partition(" ")
+    cpu, memory, disk, busy, *skew = loads(list, values)
+    return Sample(
+        at=moment(at),
+        cpu_percent=float(cpu),
+        memory_percent=float(memory),
+        disk_free=int(disk),
+        busy=int(busy),
+        clock_skew=float(skew[0]) if skew else None,
+    )
+
+
+def _removed_by_a_person(id: str) -> Conflict:
+    return Conflict(
+        f"Worker {id!r} was removed by a person.",
+        field="--worker-id",
+        fix=f"Restart it, or let it in again: aeo workers allow {id}",
+    )
+
+
 def _statuses(db: Db, infos: dict[str, str]) -> list[WorkerStatus]:
-    time = now(db)
+    at = now(db)
     with db.client.pipeline(transaction=False) as pipe:
         for id in infos:
             pipe.hgetall(key("worker", id))
             pipe.get(key("beat", id))
             pipe.scard(key("worker_leases", id))
+            pipe.lrange(key("worker_recent", id), 0, -1)
         answers = pipe.execute()
-    return [_status(info, *answers[3 * place : 3 * place + 3], time=time) for place, info in enumerate(infos.values())]
+    return [_status(info, *answers[4 * place : 4 * place + 4], at=at) for place, info in enumerate(infos.values())]
 
 
-def _status(info: str, fields: dict[str, str], beat: str | None, busy: int, *, time: datetime) -> WorkerStatus:
+def _status(
+    info: str, told: dict[str, str], beat: str | None, busy: int, recent: list[str], *, at: datetime
+) -> WorkerStatus:
     heartbeat = _heartbeat(beat) if beat else None
-    state = WorkerState(fields.get("state", WorkerState.ONLINE.value)) if heartbeat else WorkerState.LOST
+    state = WorkerState(told.get("state", WorkerState.ONLINE.value)) if heartbeat else WorkerState.LOST
     return WorkerStatus(
         info=loads(WorkerInfo, info),
         state=state,
         heartbeat=heartbeat,
         # A beat may come in between reading the clock and reading it.
-        heartbeat_age=max(time - heartbeat.at, timedelta()).total_seconds() if heartbeat else None,
-        weight_override=float(fields["weight"]) if "weight" in fields else None,
-        note=fields.get("note", ""),
+        heartbeat_age=max(at - heartbeat.at, timedelta()).total_seconds() if heartbeat else None,
+        weight_override=float(told["weight"]) if "weight" in told else None,
+        note=told.get("note", ""),
         busy=busy,
+        recent=tuple(value == "1" for value in recent),
     )
 
 
 def _beat_json(heartbeat: Heartbeat) -> str:
-    fields: dict[str, Any] = encode(heartbeat)
-    del fields["at"]
-    return dumps(fields)
+    told: dict[str, Any] = encode(heartbeat)
+    del told["at"]
+    return dumps(told)
 
 
 def _heartbeat(text: str) -> Heartbeat:
-    at, _, fields = text.partition(" ")
-    return decode(Heartbeat, {**loads(dict, fields), "at": moment(at).isoformat()})
+    at, _, told = text.partition(" ")
+    # A worker of a later version may tell more.
+    known = {name: value for name, value in loads(dict, told).items() if name in _TOLD}
+    return decode(Heartbeat, {**known, "at": moment(at).isoformat()})

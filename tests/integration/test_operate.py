@@ -89,7 +89,9 @@ def test_a_watch_of_a_paused_evaluation_goes_on_waiting(controller: Site) -> Non
         assert evaluations.move(controller.db, id, state)
     watcher.join(20)
     assert ended[0].exit_code == 3
-    assert f"is paused (paused by operator: lunch). Waiting until somebody resumes it: aeo resume {id}" in ended[0].stderr
+    assert (
+        f"is paused (paused by operator: lunch). Waiting until somebody resumes it: aeo resume {id}" in ended[0].stderr
+    )
 
 
 def test_a_paused_or_drained_worker_claims_nothing(controller: Site) -> None:
@@ -104,7 +106,7 @@ def test_a_paused_or_drained_worker_claims_nothing(controller: Site) -> None:
     assert claim(controller, id)
     assert "w1 is draining (drained by operator)" in aeo("workers", "drain", "w1").stdout
     assert claim(controller, id) is None
-    for command in ("pause", "resume", "drain", "remove"):
+    for command in ("pause", "resume", "drain", "remove", "allow"):
         assert "nobody" in aeo("workers", command, "nobody", code=2).stderr
 
 
@@ -141,12 +143,19 @@ def test_a_removal_is_nobodys_fault(controller: Site) -> None:
         with pytest.raises(Conflict):
             engine_workers.remove(controller, "w1")
         assert engine_workers.remove(controller, "w1", force=True).given_back == 1
+        engine_workers.allow(controller, "w1")
     assert evaluations.get(controller.db, id).requeues == 3
 
 
 def test_an_idle_or_lost_worker_is_removed_without_force(controller: Site) -> None:
     register(controller, "w1")
-    assert "given back: 0" in aeo("workers", "remove", "w1").stdout
+    removed = aeo("workers", "remove", "w1")
+    assert "given back: 0" in removed.stdout
+    assert "stays out" in removed.stderr
+    with pytest.raises(Conflict, match="removed by a person"):
+        register(controller, "w1")
+    assert "may come back" in aeo("workers", "allow", "w1").stdout
+    assert "kept out" in aeo("workers", "allow", "w1", code=2).stderr
     register(controller, "w1")
     id = submit(controller, {"tasks": 1}).id
     assert claim(controller, id)

@@ -103,7 +103,7 @@ def test_remove(aeo: Any, fake: FakeController, force: bool) -> None:
     assert result.exit_code == 0, result.output
     assert fake.requests[0].query == ({"force": ["true"]} if force else {})
     assert "given back: 2" in result.stdout
-    assert ("registers again" in result.stderr) is force
+    assert ("stays out" in result.stderr) is force
     assert as_json(aeo("workers", "remove", "w1", "--json"))["removed"]["given_back"] == 2
 
 

@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, Wi
 from aeo.core.model import EvaluationState, Outcome, TrialState
 from aeo.progress import EvaluationDetail, TrialView
 from aeo.store.evaluations import EvaluationStatus
+from aeo.store.workers import RemovedWorker
 from aeo.summaries import SORTS
-from aeo.workers import Removed, WorkerView
+from aeo.workers import Removed, WorkerDetail, WorkerView
 
 #: Most rows of one page.
 LIMIT = 1000
@@ -54,7 +55,7 @@ class SubmissionIn(In):
 class CapacityIn(In):
     slots: int = Field(ge=1, le=10_000)
     cpus: float = Field(gt=0, le=1_000_000)
-    memory_mb: int = Field(ge=0)
+    memory_mb: int = Field(ge=0, le=1_000_000_000)
 
 
 class WorkerIn(In):
@@ -64,7 +65,9 @@ class WorkerIn(In):
     capacity: CapacityIn
     boot: Name = Field(description="Made anew at each start.")
     instance: Name = Field(description="Kept by the worker: tells a restart from a stranger with the same id.")
-    executors: dict[str, str] = Field({}, description="Executor name to version.")
+    executors: dict[Name, Annotated[str, Field(max_length=200)]] = Field(
+        {}, max_length=50, description="Executor name to version."
+    )
     version: str = Field("", max_length=100)
 
 
@@ -138,8 +141,16 @@ class WorkerOut(BaseModel):
     worker: WorkerView
 
 
+class WorkerDetailOut(RootModel[WorkerDetail]):
+    pass
+
+
 class RemovedOut(BaseModel):
     removed: Removed
+
+
+class RemovedWorkersOut(BaseModel):
+    removed: list[RemovedWorker]
 
 
 class AddressesOut(BaseModel):

@@ -6,12 +6,22 @@ from apiflask import APIBlueprint
 from flask import Response
 
 from aeo import codec, workers
-from aeo.core.errors import NotFound
 from aeo.core.model import WorkerInfo, WorkerState
 from aeo.core.names import check_name
 from aeo.store import workers as store
 from webapp.api.replies import reply
-from webapp.api.schemas import AddressesOut, NoteIn, RemovedOut, RemoveQuery, WeightIn, WorkerIn, WorkerOut, WorkersOut
+from webapp.api.schemas import (
+    AddressesOut,
+    NoteIn,
+    RemovedOut,
+    RemovedWorkersOut,
+    RemoveQuery,
+    WeightIn,
+    WorkerDetailOut,
+    WorkerIn,
+    WorkerOut,
+    WorkersOut,
+)
 from webapp.auth import Role, current_user, needs
 from webapp.site import current_site
 
@@ -31,13 +41,12 @@ def index() -> Response:
 @bp.doc(
     summary="Register a worker, at each of its starts",
     description="The answer has the broker's address with its password: what this token is trusted with.",
-    responses={409: "A live worker has this id"},
+    responses={409: "A live worker has this id, or a person removed this one"},
 )
 @needs(Role.ADMIN)
 def register(body: WorkerIn) -> Response:
     site = current_site()
-    check_name(body.id, "worker id", field="id")
-    store.register(site.db, codec.decode(WorkerInfo, body.model_dump()), ttl_seconds=site.config.grace_seconds)
+    workers.admit(site, codec.decode(WorkerInfo, body.model_dump()))
     config = site.config
     return reply(
         {
@@ -101,12 +110,42 @@ def drain(worker_id: str) -> Response:
 @bp.output(RemovedOut)
 @bp.doc(
     summary="Forget a worker",
-    description="What it ran is given back to the others. One that is alive registers again unless it is stopped.",
+    description=(
+        "What it ran is given back to the others. Its process is told, stops what it runs, and stays out until it is "
+        "started again or let in."
+    ),
     responses={404: "No such worker", 409: "It is alive and runs trials"},
 )
 @needs(Role.ADMIN)
 def remove(worker_id: str, query: RemoveQuery) -> Response:
     return reply({"removed": workers.remove(current_site(), _checked(worker_id), force=query.force)})
+
+
+@bp.post("/workers/<worker_id>/allow")
+@bp.output(RemovedWorkersOut)
+@bp.doc(
+    summary="Let a removed worker in again",
+    description="It registers at its next heartbeat. The answer lists who is still kept out.",
+    responses={404: "None of this id is kept out"},
+)
+@needs(Role.ADMIN)
+def allow(worker_id: str) -> Response:
+    workers.allow(current_site(), _checked(worker_id))
+    return removed()
+
+
+@bp.get("/removed-workers")
+@bp.output(RemovedWorkersOut)
+@bp.doc(summary="List the worker processes that were removed and are kept out")
+def removed() -> Response:
+    return reply({"removed": store.removed(current_site().db)})
+
+
+@bp.get("/workers/<worker_id>")
+@bp.output(WorkerDetailOut)
+@bp.doc(summary="Look at one worker: its last hour, what it runs, what waits for it", responses={404: "No such worker"})
+def show(worker_id: str) -> Response:
+    return reply(workers.detail(current_site(), _checked(worker_id)))
 
 
 def _checked(worker_id: str) -> str:
@@ -123,7 +162,4 @@ def _told(worker_id: str, state: WorkerState, note: str) -> Response:
 
 
 def _shown(worker_id: str) -> Response:
-    changed = [view for view in workers.views(current_site()) if view.info.id == worker_id]
-    if not changed:
-        raise NotFound(f"no worker {worker_id!r} is registered.", field="id")
-    return reply({"worker": changed[0]})
+    return reply({"worker": workers.view(current_site(), worker_id)})

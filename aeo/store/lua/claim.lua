@@ -14,7 +14,7 @@ if not own or own == 'ended' then
 end
 
 local mode = redis.call('HGET', key('worker', worker), 'state')
-if status_of(evaluation, 'state') ~= 'running' or mode == 'paused' or mode == 'draining' then
+if status_of(evaluation, 'state') ~= 'running' or mode == 'paused' or mode == 'draining' or barred(worker) then
   return false
 end
 

@@ -35,6 +35,24 @@ local function shift(evaluation, trial, from, to)
   count(evaluation, to, 1)
 end
 
+-- Whether a person removed this worker's process, and nobody let it in again.
+local function barred(worker)
+  local removed = key('removed')
+  if redis.call('EXISTS', removed) == 0 then
+    return false
+  end
+  local boot = redis.call('HGET', key('worker', worker), 'boot')
+  if boot then
+    return redis.call('HEXISTS', removed, worker .. ' ' .. boot) == 1
+  end
+  for _, field in ipairs(redis.call('HKEYS', removed)) do
+    if string.sub(field, 1, #worker + 1) == worker .. ' ' then
+      return true
+    end
+  end
+  return false
+end
+
 local function estimate_of(evaluation, trial)
   return tonumber(redis.call('HGET', key('estimates', evaluation), trial) or 0)
 end

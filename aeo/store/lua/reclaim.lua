@@ -6,7 +6,7 @@ local state = status_of(evaluation, 'state')
 if not state or holds(evaluation, trial, token) then
   return 1
 end
-if state_of(evaluation, trial) ~= 'pending' or (state ~= 'running' and state ~= 'paused') then
+if state_of(evaluation, trial) ~= 'pending' or (state ~= 'running' and state ~= 'paused') or barred(worker) then
   return 0
 end
 -- It was given back for nothing: that does not count.
