@@ -49,6 +49,25 @@ _NAMES: dict[str, LazyString] = {
 }
 
 
+#: Titles of error pages, as `http.HTTPStatus` has them.
+_PHRASES: dict[str, LazyString] = {
+    "Bad Request": lazy_gettext("Not understood"),
+    "Unauthorized": lazy_gettext("Not signed in"),
+    "Forbidden": lazy_gettext("Not allowed"),
+    "Not Found": lazy_gettext("Not found"),
+    "Method Not Allowed": lazy_gettext("Not possible here"),
+    "Conflict": lazy_gettext("Not possible now"),
+    "Too Many Requests": lazy_gettext("Too many tries"),
+    "Internal Server Error": lazy_gettext("Something went wrong"),
+    "Service Unavailable": lazy_gettext("Out of reach for the moment"),
+    # Two names each, by the version of Python.
+    "Request Entity Too Large": lazy_gettext("Too large"),
+    "Content Too Large": lazy_gettext("Too large"),
+    "Unprocessable Entity": lazy_gettext("Not possible as it is"),
+    "Unprocessable Content": lazy_gettext("Not possible as it is"),
+}
+
+
 def value(item: object) -> str:
     """Return the plain word of an enum member or a string, as CSS classes and data have it."""
     return str(item.value) if isinstance(item, Enum) else str(item)
@@ -58,6 +77,11 @@ def name(item: object) -> str:
     """Write a state, outcome, role or label key for people; what has no name is written as it is."""
     plain = value(item)
     return str(_NAMES.get(plain, plain))
+
+
+def phrase(title: str) -> str:
+    """Write the title of an error page."""
+    return str(_PHRASES.get(title, title))
 
 
 def when(moment: datetime | None) -> str:
@@ -151,6 +175,7 @@ def script_words() -> dict[str, str]:
         "outcome": _("outcome"),
         "count": _("number"),
         "row": _("row"),
+        "task": _("task"),
         "column": _("column"),
         "bar": _("what"),
         "from": _("from"),
@@ -164,6 +189,7 @@ def script_words() -> dict[str, str]:
 FILTERS = {
     "value": value,
     "name": name,
+    "phrase": phrase,
     "when": when,
     "exactly": exactly,
     "span": span,

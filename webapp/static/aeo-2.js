@@ -51,6 +51,13 @@
   writeTimes(document);
   setInterval(() => document.hidden || writeTimes(document, 'time[data-time="ago"]'), 10000);
 
+  /** Lets the keyboard scroll what is longer than its box. */
+  function reachBoxes(root) {
+    for (const box of root.querySelectorAll(".scroll:not([tabindex]), .log:not([tabindex]), pre:not([tabindex])"))
+      if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0;
+  }
+  reachBoxes(document);
+
   // Light or dark. Choosing what the system has anyway follows the system again.
 
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -190,6 +197,7 @@
   document.addEventListener("htmx:load", (event) => {
     const part = event.detail.elt;
     writeTimes(part.parentElement || part);
+    reachBoxes(part.parentElement || part);
   });
 
   // What is shown grows old when the controller does not answer: say so.

@@ -195,7 +195,7 @@
         return [data.rows[row], data.columns.length > 1 ? data.columns[column] : "", say(kind) + (reward === null ? "" : ` · ${say("reward")} ${trim(reward)}`), seconds === null ? "" : span(seconds)];
       },
       legend: [...scales[measure](), ...legendOf(kinds)],
-      head: [say("row"), say("column"), say("outcome"), say("reward"), say("seconds")],
+      head: [say("task"), say("column"), say("outcome"), say("reward"), say("seconds")],
       rows: data.cells.map((cell) => [[data.rows[cell[0]], link(data, cell[5])], data.columns[cell[1]], say(cell[2]), write(cell[3]), write(cell[4], "seconds")]),
       option: {
         series: [
@@ -311,7 +311,7 @@
         return [data.labels[at], `${nameOf(one) ? `${nameOf(one)}: ` : ""}${write(one.values[at], data.unit)}${interval}`];
       },
       legend: series.length > 1 ? namedLegend(series) : [],
-      head: ["", ...series.flatMap((one) => [nameOf(one) || say("count"), ...(one.low ? [say("from"), say("to")] : [])])],
+      head: [say("bar"), ...series.flatMap((one) => [nameOf(one) || say("count"), ...(one.low ? [say("from"), say("to")] : [])])],
       rows: data.labels.map((label, at) => [[label, link(data, data.links?.[at])], ...series.flatMap((one) => [write(one.values[at], data.unit), ...(one.low ? [write(one.low[at], data.unit), write(one.high[at], data.unit)] : [])])]),
       option: {
         grid: { left: left + 8, right: 40, top: 4, bottom: 24 },
