@@ -51,7 +51,7 @@ def tasks(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _task(folder: Path) -> dict[str, Any]:
     try:
-        problem = paths.broken(folder, disable_verification=False)
+        problem = paths.fault_of(folder, disable_verification=False)
         loaded = None if problem else timing.load(folder, disable_verification=False)
     except Exception as error:  # whatever a folder from outside does to the libraries that read it
         problem, loaded = " ".join(str(error).split())[:300] or type(error).__name__, None

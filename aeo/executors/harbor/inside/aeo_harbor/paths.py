@@ -43,7 +43,7 @@ def settle(config: JobConfig, folder: str) -> list[str]:
     for index, task in enumerate(config.tasks):
         if task.path is not None and not task.is_git_task():
             task.path = _absolute(faults, ["tasks", index, "path"], task.path, folder)
-            reason = broken(task.path, disable_verification=config.verifier.disable)
+            reason = fault_of(task.path, disable_verification=config.verifier.disable)
             if reason:
                 faults.add(["tasks", index, "path"], f"{task.path} is no usable task: {reason}")
     for index, metric in enumerate(config.metrics):
@@ -94,7 +94,7 @@ def _check_dataset(faults: Faults, place: list[str | int], dataset: DatasetConfi
     broken, sound = {}, 0
     for entry in sorted(path.iterdir()):
         if entry.is_dir() and looks_like_task(entry):
-            reason = broken(entry, disable_verification=config.verifier.disable)
+            reason = fault_of(entry, disable_verification=config.verifier.disable)
             sound += not reason
             if reason:
                 broken[entry.name] = reason
@@ -112,7 +112,7 @@ def looks_like_task(folder: Path) -> bool:
     return any((folder / sign).exists() for sign in _TASK_SIGNS)
 
 
-def broken(folder: Path, *, disable_verification: bool) -> str:
+def fault_of(folder: Path, *, disable_verification: bool) -> str:
     """Why Harbor would not run this task folder; "" when it would."""
     if not folder.is_dir():
         return "there is no such folder on the controller."
