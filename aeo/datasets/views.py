@@ -153,7 +153,7 @@ def select(
         and difficulty in ("", row.info.labels.get("difficulty"))
     ]
     known = [row for row in chosen if _key(row, sort) is not None]
-    unknown = [row for row in chosen if _key(row, sort) is None]
+    unknown = sorted((row for row in chosen if _key(row, sort) is None), key=lambda row: row.info.name)
     # Twice, as names go upwards always.
     known.sort(key=lambda row: row.info.name, reverse=sort == "name" and descending)
     if sort != "name":
