@@ -63,6 +63,7 @@ class Check:
 
     executor: str = ""
     version: str = ""
+    #: Of the evaluation and its job folder; empty: it will get one by the time.
     name: str = ""
     trials: int = 0
     tasks: int = 0
@@ -101,22 +102,25 @@ def check(site: Site, request: Submission) -> Check:
 
 
 def _check(site: Site, request: Submission, problems: _Problems) -> Check:
-    read = problems.of(lambda: submission.read(request))
+    read = problems.of(lambda: submission.look(request))
     if read is None:
         return Check()
-    spec, file = read
+    spec, file, faults = read
+    problems.extend(faults)
     executor = problems.of(lambda: executors.load(spec.executor))
     if executor is None:
         return Check(executor=spec.executor)
     name = problems.of(lambda: evaluations.name_of(executor, spec, _ID))
-    if name is not None and (spec.name or executor.config_name(spec.config)):
-        problems.of(lambda: evaluations.check_free(site, name))
+    # Otherwise it gets one by the time, when it is submitted.
+    given = name if spec.name or executor.config_name(spec.config) else ""
+    if given:
+        problems.of(lambda: evaluations.check_free(site, given))
     spec = replace(spec, name=name or _ID)
     # Every worker is looked at where one that is named does not exist.
     pool = problems.of(lambda: evaluations.asked(workers.all(site.db), spec))
     taking = None if pool is None else problems.of(lambda: evaluations.taking_work(pool))
     plan = problems.of(lambda: evaluations.check_plan(executor.plan(spec, file)))
-    found = Check(executor=spec.executor, name=name or "")
+    found = Check(executor=spec.executor, name=given or "")
     if plan is None:
         return replace(found, unfit=_unfit(pool or (), spec, None, {}))
     found = replace(

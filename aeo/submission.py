@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aeo.core.errors import InputError
+from aeo.core.errors import InputError, Problem
 from aeo.core.model import Spec
 from aeo.core.names import check_name
 from aeo.executors import PLAIN, SubmittedFile, document, secrets
@@ -52,7 +52,19 @@ def read(submission: Submission) -> tuple[Spec, SubmittedFile]:
     """Read a submission; the spec's name is empty when nobody gave one.
 
     Raises:
-        InputError: not YAML or JSON, or a header key has no valid value.
+        InputError: not YAML or JSON, or header keys have no valid value (one problem each).
+    """
+    spec, file, problems = look(submission)
+    if problems:
+        raise InputError(problems=problems)
+    return spec, file
+
+
+def look(submission: Submission) -> tuple[Spec, SubmittedFile, tuple[Problem, ...]]:
+    """Read a submission as far as it can be read: a header key without a valid value is a problem, and left out.
+
+    Raises:
+        InputError: not YAML or JSON, or it is not known for which executor.
     """
     config = _config(submission)
     document.refuse({"options": dict(submission.options)})
@@ -67,10 +79,16 @@ def read(submission: Submission) -> tuple[Spec, SubmittedFile]:
         header.setdefault("agent_timeout_multiplier", AGENT_TIMEOUT_MULTIPLIER)
     if header.setdefault("executor", PLAIN) is None:
         raise InputError("must be a text.", field="executor")
-    values = {key: _CHECKS[key](key, value) for key, value in header.items() if value is not None or key in _NULLABLE}
-    values.setdefault("name", "")
+    values: dict[str, Any] = {"executor": _text("executor", header.pop("executor")), "name": ""}
+    problems: list[Problem] = []
+    for key, value in header.items():
+        if value is not None or key in _NULLABLE:
+            try:
+                values[key] = _CHECKS[key](key, value)
+            except InputError as error:
+                problems += error.problems
     file = SubmittedFile(name=submission.file_name, text=submission.text, folder=submission.working_dir)
-    return Spec(**values, config=config), file
+    return Spec(**values, config=config), file, tuple(problems)
 
 
 def _config(submission: Submission) -> dict[str, Any]:

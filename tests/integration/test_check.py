@@ -86,14 +86,15 @@ def test_a_time_is_told_only_when_it_is_known(site: Site) -> None:
 def test_all_that_is_wrong_is_told_at_once_with_its_line(site: Site) -> None:
     site.shared.job("first").mkdir()
     try:
-        found = check(site, "executor: sleep\nname: first\nworkers: [nobody]\ntasks: 2\nseconds: no\nodd: 1\n")
+        found = check(site, "executor: sleep\nname: first\nworkers: [nobody]\npriority: high\ntasks: 2\nseconds: no\nodd: 1\n")
     finally:
         site.shared.job("first").rmdir()
     assert {(item.field, item.message.split()[0]) for item in found.problems} == {
         ("job.yaml:2: name", "the"),
         ("job.yaml:3: workers", "no"),
-        ("job.yaml:5: seconds", "must"),
-        ("job.yaml:6: odd", "unknown"),
+        ("job.yaml:4: priority", "must"),
+        ("job.yaml:6: seconds", "must"),
+        ("job.yaml:7: odd", "unknown"),
     }
     assert found.trials == 0
 
@@ -104,14 +105,20 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(site: Site) -> None:
         ("", "job.yaml"),
         ("a: [\n", "job.yaml:2"),
         ("executor: ray\n", "job.yaml:1: executor"),
-        ("executor: sleep\npriority: high\n", "job.yaml:2: priority"),
-        ("executor: sleep\nname: ../x\n", "job.yaml:2: name"),
     ],
 )
 def test_what_cannot_be_read_is_a_problem_too(site: Site, text: str, field: str) -> None:
     found = check(site, text)
     assert [item.field for item in found.problems] == [field]
     assert found.shares == ()
+
+
+def test_a_wrong_header_does_not_hide_what_else_is_wrong(site: Site) -> None:
+    register(site, "w1")
+    found = check(site, "executor: sleep\nname: ../x\npriority: high\ntasks: 2\n")
+    assert [item.field for item in found.problems] == ["job.yaml:2: name", "job.yaml:3: priority"]
+    assert (found.name, found.trials) == ("", 2)
+    assert found.shares[0].trials == 2
 
 
 def test_a_worker_that_does_not_fit_says_why(site: Site) -> None:
