@@ -45,16 +45,21 @@ class TaskList:
 
 
 def tasks(shared: Shared, name: str, knows: Datasets, folder: Path) -> TaskList:
-    """The tasks of a dataset's folder; who asks while another reads them anew waits.
+    """The tasks of a dataset's folder; while somebody reads them anew, others get what was read before.
 
     Raises:
         InputError: the folder is no dataset, or cannot be read.
         Unavailable: the executor is away.
     """
     kept = shared.dataset_state(name) / _FILE
-    with _locks[str(kept)]:
-        state = _state(folder)
-        known = _known(kept)
+    known = _known(kept)
+    same = known is not None and known.path == str(folder)
+    lock = _locks[str(kept)]
+    if not lock.acquire(blocking=not same):
+        assert known is not None  # noqa: S101 - else the lock was waited for
+        return known
+    try:
+        state, known = _state(folder), _known(kept)
         if known is not None and (known.path, known.state) == (str(folder), state):
             return known
         found = TaskList(path=str(folder), state=state, read_at=datetime.now(timezone.utc), tasks=knows.tasks(folder))
@@ -63,6 +68,8 @@ def tasks(shared: Shared, name: str, knows: Datasets, folder: Path) -> TaskList:
         draft.write_text(codec.dumps(found))
         draft.replace(kept)
         return found
+    finally:
+        lock.release()
 
 
 def forget(folder: Path) -> None:

@@ -196,6 +196,30 @@ def test_tasks_are_read_once_until_a_file_changes(shared: Shared, tmp_path: Path
     assert reading.tasks(shared, "mine", knows, folder).tasks == second.tasks
 
 
+def test_while_one_reads_anew_others_get_what_was_read(shared: Shared, tmp_path: Path) -> None:
+    folder, knows, reads, goes_on = tmp_path / "mine", Scripted(), threading.Event(), threading.Event()
+    (folder / "one").mkdir(parents=True)
+    assert len(reading.tasks(shared, "mine", knows, folder).tasks) == 1
+
+    class Slow(Scripted):
+        def tasks(self, path: Path) -> tuple[TaskInfo, ...]:
+            reads.set()
+            assert goes_on.wait(10)
+            return super().tasks(path)
+
+    (folder / "two").mkdir()
+    (folder / "two" / "file").touch()
+    reading.forget(folder)
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.append(len(reading.tasks(shared, "mine", Slow(), folder).tasks)))
+    reader.start()
+    assert reads.wait(10)
+    assert len(reading.tasks(shared, "mine", knows, folder).tasks) == 1
+    goes_on.set()
+    reader.join(10)
+    assert found == [2]
+
+
 def test_the_digest_is_of_the_sound_tasks_in_any_order() -> None:
     def of(*digests: str) -> str:
         tasks = tuple(TaskInfo(name=f"t{n}", digest=digest) for n, digest in enumerate(digests))
