@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,9 +17,9 @@ from aeo.store.evaluations import EvaluationStatus
 from aeo.summaries import Book, Cell, Column
 
 #: Bars beyond which neighbours too short to see are drawn as one.
-MOST_BARS = 2000
-#: Parts of the whole time that are still told apart then.
-PARTS = 600
+MOST_BARS = 4000
+#: Parts of the whole time that are still told apart then: with few lanes and with many.
+MOST_PARTS, LEAST_PARTS = 600, 40
 #: Cells of one page of a heat map, about.
 CELLS = 3000
 #: Tasks on it at least, however many attempts each has.
@@ -156,16 +157,17 @@ _LOUDEST = (Outcome.INFRA_ERROR, Outcome.INVALID, Outcome.CANCELLED, Outcome.SCO
 
 def lanes(runs: Iterable[Run], *, most: int = MOST_BARS) -> list[Lane]:
     """Lay runs out without overlaps, by worker; above ``most`` those too short to see are joined with the next."""
-    ordered = sorted(runs, key=lambda run: (run.worker, run.started_at, run.trial))
-    least = _least(ordered) if len(ordered) > most else timedelta(0)
     by_worker: dict[str, list[Run]] = {}
-    for run in ordered:
+    for run in sorted(runs, key=lambda run: (run.worker, run.started_at, run.trial)):
         by_worker.setdefault(run.worker, []).append(run)
-    return [
-        Lane(worker=worker, slot=slot, runs=tuple(_joined(lane, least)))
-        for worker, found in by_worker.items()
-        for slot, lane in enumerate(_without_overlaps(found), 1)
-    ]
+    found = [(worker, lane) for worker, all_its in by_worker.items() for lane in _without_overlaps(all_its)]
+    least = _least([lane for _, lane in found], most)
+    slots: Counter[str] = Counter()
+    made = []
+    for worker, lane in found:
+        slots[worker] += 1
+        made.append(Lane(worker=worker, slot=slots[worker], runs=tuple(_joined(lane, least))))
+    return made
 
 
 def _without_overlaps(runs: Sequence[Run]) -> list[list[Run]]:
@@ -185,9 +187,14 @@ def _without_overlaps(runs: Sequence[Run]) -> list[list[Run]]:
     return made
 
 
-def _least(runs: Sequence[Run]) -> timedelta:
-    begin = min(run.started_at for run in runs)
-    return (max(run.finished_at for run in runs) - begin) / PARTS
+def _least(found: Sequence[Sequence[Run]], most: int) -> timedelta:
+    """The shortest time that is told apart; 0 when there are few enough to tell all of them apart."""
+    if sum(map(len, found)) <= most:
+        return timedelta(0)
+    begin = min(lane[0].started_at for lane in found)
+    end = max(run.finished_at for lane in found for run in lane)
+    # Any two neighbours together are at least that long: twice as many bars as parts.
+    return (end - begin) / max(LEAST_PARTS, min(MOST_PARTS, most // (2 * len(found))))
 
 
 def _joined(lane: Sequence[Run], least: timedelta) -> list[Run]:

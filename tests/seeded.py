@@ -20,6 +20,9 @@ from aeo.core.model import (
 from aeo.site import Site
 from aeo.store import evaluations, trials
 
+#: When the first trial began.
+BEGIN = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=2)
+
 _ERRORS = ("EnvironmentStartTimeoutError", "AgentSetupError", "ApiRateLimitError")
 _CATEGORIES = ("coding", "debugging", "security", "data")
 _DIFFICULTIES = ("easy", "medium", "hard")
@@ -44,7 +47,6 @@ def evaluation(
 ) -> Evaluation:
     """Make one; ``done`` trials (None: all) have a result, ``running`` more are claimed, ``close`` ends it."""
     chance = random.Random(seed)
-    begin = datetime.now(timezone.utc) - timedelta(hours=2)
     planned = tuple(
         PlannedTrial(
             name=f"task-{task:04d}__{model[-1]}{attempt}{chance.randrange(16**5):05x}",
@@ -66,7 +68,7 @@ def evaluation(
         id=id,
         spec=Spec(executor="sleep", name=name, config={"tasks": tasks, "note": "as asked"}),
         plan=Plan(trials=planned, warnings=warnings),
-        submitted_at=begin,
+        submitted_at=BEGIN,
         job_dir=str(site.shared.job(name)),
         owner=owner,
     )
@@ -86,7 +88,7 @@ def evaluation(
         if at >= count:
             trials.set_phase(site.db, claim, "agent")
             continue
-        start = begin + timedelta(seconds=80 * (at // len(batches)))
+        start = BEGIN + timedelta(seconds=80 * (at // len(batches)))
         trial = by_name[claim.trial]
         row = TrialRow(
             summary=_summary(trial, at, start, chance),
@@ -100,6 +102,11 @@ def evaluation(
         assert evaluations.move(site.db, id, EvaluationState.MERGING)
         assert evaluations.move(site.db, id, EvaluationState.SUCCEEDED)
     return made
+
+
+def seconds(count: float) -> timedelta:
+    """So many seconds."""
+    return timedelta(seconds=count)
 
 
 def _summary(trial: PlannedTrial, at: int, start: datetime, chance: random.Random) -> TrialSummary:
