@@ -43,6 +43,10 @@ class Client:
                 f"{error} The evaluation may have been accepted all the same: see `aeo status`."
             ) from None
 
+    def check(self, submission: Body) -> Body:
+        """Plan an evaluation without starting it."""
+        return self._call("POST", "/api/plan", body=submission, timeout=_SUBMIT_TIMEOUT)
+
     def evaluations(self, *, offset: int = 0, limit: int = 20, state: str | None = None) -> Body:
         """A page of evaluations, newest first."""
         return self._call("GET", "/api/evaluations", query={"offset": offset, "limit": limit, "state": state})

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from aeo.cli import follow, show, views
+from aeo.cli import check, follow, show, views
 from aeo.cli.client import connect
 from aeo.config import from_environment
 from aeo.core.errors import InputError
@@ -62,13 +62,14 @@ def _placing(command: _F) -> _F:
 
 @click.command(
     epilog="""\b
-Exit codes: 0 submitted (with --wait: succeeded), 1 failed or no controller, 2 wrong input,
-3 cancelled, 130 interrupted (it runs on).
+Exit codes: 0 submitted (with --wait: succeeded; with --check: it could be), 1 failed or no controller,
+2 wrong input, 3 cancelled, 130 interrupted (it runs on).
 
 \b
 Examples:
   aeo submit job.yaml
   aeo submit job.yaml --wait --per-worker-concurrency all
+  aeo submit job.yaml --check
   aeo submit job.yaml --workers gpu-1,gpu-2 --name nightly --json
   generate-config | aeo submit -"""
 )
@@ -78,8 +79,9 @@ Examples:
 @click.option("--agent-timeout-multiplier", type=multiplier, metavar="FACTOR", help="Factor on the agents' time-outs.")
 @_placing
 @click.option("--wait/--no-wait", default=False, help="Follow it to its end.")
+@click.option("--check", "only_check", is_flag=True, help="Plan it and tell what would come of it; start nothing.")
 @follow.as_json
-def submit(file: str, wait: bool, as_json: bool, workers: str | None, **options: Any) -> None:
+def submit(file: str, wait: bool, only_check: bool, as_json: bool, workers: str | None, **options: Any) -> None:
     """Submit the evaluation in FILE (`-` is standard input).
 
     FILE is a job configuration exactly as `harbor run -c` takes it, or the same beside our own keys: executor, name,
@@ -92,7 +94,12 @@ def submit(file: str, wait: bool, as_json: bool, workers: str | None, **options:
         "working_dir": _working_dir(),
         "options": _options(workers, options),
     }
-    _send(submission, wait=wait, as_json=as_json)
+    if only_check and wait:
+        raise click.UsageError("--check starts nothing that one could --wait for.")
+    if only_check:
+        _check(submission, as_json=as_json)
+    else:
+        _send(submission, wait=wait, as_json=as_json)
 
 
 @click.command(
@@ -138,6 +145,19 @@ def run(args: tuple[str, ...], wait: bool, as_json: bool, workers: str | None, *
         "options": {"executor": "harbor", **_options(workers, options)},
     }
     _send(submission, wait=wait, as_json=as_json)
+
+
+def _check(submission: Mapping[str, Any], *, as_json: bool) -> None:
+    with show.busy("Planning the evaluation…"):
+        body = connect().check(submission)
+    view = check.read(body)
+    if as_json:
+        show.as_json(body)
+    else:
+        show.warnings(view.warnings)
+        check.show_plan(view)
+    if view.problems:
+        raise click.exceptions.Exit(2) if as_json else InputError(problems=view.problems)
 
 
 def _send(submission: Mapping[str, Any], *, wait: bool, as_json: bool) -> None:

@@ -86,7 +86,8 @@ def test_a_time_is_told_only_when_it_is_known(site: Site) -> None:
 def test_all_that_is_wrong_is_told_at_once_with_its_line(site: Site) -> None:
     site.shared.job("first").mkdir()
     try:
-        found = check(site, "executor: sleep\nname: first\nworkers: [nobody]\npriority: high\ntasks: 2\nseconds: no\nodd: 1\n")
+        text = "executor: sleep\nname: first\nworkers: [nobody]\npriority: high\ntasks: 2\n"
+        found = check(site, text + "seconds: no\nodd: 1\n")
     finally:
         site.shared.job("first").rmdir()
     assert {(item.field, item.message.split()[0]) for item in found.problems} == {
