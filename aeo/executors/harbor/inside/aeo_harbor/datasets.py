@@ -17,7 +17,6 @@ import requests
 from harbor.models.dataset.paths import DatasetPaths
 from harbor.models.registry import DatasetMetadata
 from harbor.models.task.id import GitTaskId, LocalTaskId, PackageTaskId
-from harbor.publisher.packager import Packager
 from harbor.registry.client.base import BaseRegistryClient
 
 from aeo_harbor import paths, timing
@@ -70,7 +69,7 @@ def _task(folder: Path) -> dict[str, Any]:
         "needs": {"cpus": float(environment.cpus or 0.0), "memory_mb": int(environment.memory_mb or 0)},
         "storage_mb": int(environment.storage_mb or 0),
         "timeouts": {name: float(seconds) for name, seconds in timeouts.items() if seconds},
-        "digest": Packager.compute_content_hash(folder)[0],
+        "digest": loaded.digest,
         "content": loaded.key,
     }
 

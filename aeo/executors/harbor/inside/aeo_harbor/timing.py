@@ -31,6 +31,8 @@ class Loaded:
     name: str
     #: Names this content under this folder name.
     key: str
+    #: Harbor's digest of a package's content.
+    digest: str
     #: Harbor's older digest, which its results carry.
     checksum: str
     labels: dict[str, str]
@@ -98,6 +100,7 @@ def load(folder: Path, *, disable_verification: bool) -> Loaded:
     return Loaded(
         folder=folder,
         name=task.name,
+        digest=digest,
         # Harbor names a task without a name of its own by its folder, so the folder's name belongs to the content.
         key=hashlib.sha256(f"{digest}/{checksum}/{folder.name}".encode()).hexdigest(),
         checksum=checksum,
