@@ -89,6 +89,24 @@ def read(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield event
 
 
+def latest(path: Path, most_bytes: int) -> list[Mapping[str, Any]]:
+    """The last events of a log, as many as lie whole in its last ``most_bytes``."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - most_bytes))
+            lines = log.read(most_bytes).splitlines()
+    except FileNotFoundError:
+        return []
+    found: list[Mapping[str, Any]] = []
+    for line in lines[1:] if size > most_bytes else lines:
+        with suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                found.append(event)
+    return found
+
+
 def last_state(log: Iterable[Mapping[str, Any]]) -> tuple[EvaluationState, str] | None:
     """The state an evaluation was moved to last, and why; None if it was never moved.
 

@@ -34,6 +34,8 @@ MIB = 1024 * 1024
 
 #: With less free disk than this, or than this share of the disk where that is less, a worker claims nothing.
 LOW_DISK_BYTES, LOW_DISK_SHARE = 1024 * MIB, 0.05
+#: How it says so.
+DISK_FULL = "disk nearly full"
 
 #: Ids that no worker may have: the control process consumes under this one.
 RESERVED = frozenset({dispatch.CONTROL})
@@ -290,7 +292,7 @@ def low_disk(root: Path) -> str:
     usage = psutil.disk_usage(str(root))
     if usage.free >= min(LOW_DISK_BYTES, usage.total * LOW_DISK_SHARE):
         return ""
-    return f"disk nearly full: {usage.free // MIB} MiB free"
+    return f"{DISK_FULL}: {usage.free // MIB} MiB free"
 
 
 _images = Images()

@@ -119,3 +119,36 @@ def test_help_of_each_has_examples_and_odd_names_are_never_sent(aeo: Any, fake: 
     assert f"aeo workers {command} gpu-1" in aeo("workers", command, "--help").stdout
     assert aeo("workers", command, "..").exit_code == 2
     assert fake.requests == []
+
+
+def test_allow(aeo: Any, fake: FakeController) -> None:
+    fake.answer("POST", "/api/workers/w1/allow", {"removed": []})
+    assert "w1 may come back" in aeo("workers", "allow", "w1").stdout
+    assert as_json(aeo("workers", "allow", "w1", "--json")) == {"removed": []}
+
+
+ALERT = {
+    "kind": "worker_lost",
+    "level": "critical",
+    "text": "Worker w1 is lost: \x1b[31m",
+    "worker": "w1",
+    "evaluation": "",
+    "trial": "",
+    "since": "2026-03-01T12:00:00+00:00",
+}
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("level", ["critical", "warning"])
+def test_alerts(aeo: Any, fake: FakeController, level: str, check: bool) -> None:
+    fake.answer("GET", "/api/alerts", {"alerts": [{**ALERT, "level": level}]})
+    result = aeo("alerts", *(["--check"] if check else []))
+    assert result.exit_code == int(check and level == "critical"), result.output
+    assert f"{level:8}  Worker w1 is lost: \\x1b[31m (since 2026-03-01T12:00:00Z)" in result.stdout
+    assert as_json(aeo("alerts", "--json"))["alerts"][0]["worker"] == "w1"
+
+
+def test_no_alerts(aeo: Any, fake: FakeController) -> None:
+    fake.answer("GET", "/api/alerts", {"alerts": []})
+    result = aeo("alerts", "--check")
+    assert (result.exit_code, result.stdout) == (0, "Nothing to look at.\n")

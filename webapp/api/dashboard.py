@@ -1,22 +1,16 @@
-"""What runs now, in one answer."""
+"""What runs now, in one answer, and what to look at."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 
 from apiflask import APIBlueprint
 from flask import Response
 
-from aeo import workers
-from aeo.core.errors import NotFound
-from aeo.core.model import WorkerState
+from aeo import alerts, overview
+from aeo.core import alerts as core
+from aeo.core.alerts import Alert
 from aeo.store import evaluations as store
-from aeo.store.connection import Db
-from aeo.store.evaluations import EvaluationStatus
 from webapp.api.replies import reply
-from webapp.api.schemas import DashboardOut
+from webapp.api.schemas import AlertsOut, DashboardOut
 from webapp.site import current_site
 
 #: Ended evaluations shown.
@@ -29,30 +23,39 @@ bp = APIBlueprint("dashboard", __name__, tag="Dashboard")
 
 @bp.get("/dashboard/tasks")
 @bp.output(DashboardOut)
-@bp.doc(summary="Show what runs, what waits, and what ended last")
+@bp.doc(summary="Show what runs, what waits, what to look at, and what ended last")
 def tasks() -> Response:
     site = current_site()
-    running = sorted(_open(site.db), key=lambda item: item.submitted_at, reverse=True)
+    seen = overview.look(site)
     newest, _ = store.page(site.db, offset=0, limit=SEARCHED)
-    pool = workers.views(site)
-    present = [worker for worker in pool if worker.state is not WorkerState.LOST]
     return reply(
         {
-            "evaluations": running,
+            "evaluations": [item.status for item in seen.open],
+            "ends": {item.status.id: item.end for item in seen.open},
             "recent": [item for item in newest if item.state.final][:RECENT],
-            "slots": {
-                "busy": sum(worker.busy for worker in present),
-                "total": sum(worker.info.capacity.slots for worker in present),
-            },
-            "queued_batches": sum(worker.queued for worker in pool),
-            "pending_trials": sum(item.pending for item in running),
-            "workers": Counter(worker.state.value for worker in pool),
+            "slots": {"busy": seen.busy, "total": seen.slots},
+            "queued_batches": seen.queued,
+            "pending_trials": seen.pending,
+            "workers": {state.value: count for state, count in seen.workers.items()},
+            "alerts": [_worded(alert) for alert in seen.alerts],
         }
     )
 
 
-def _open(db: Db) -> Iterator[EvaluationStatus]:
-    for id in store.open_ids(db):
-        # One may be deleted meanwhile.
-        with suppress(NotFound):
-            yield store.get(db, id)
+@bp.get("/alerts")
+@bp.output(AlertsOut)
+@bp.doc(summary="List what somebody should look at, the worst first")
+def index() -> Response:
+    return reply({"alerts": [_worded(alert) for alert in alerts.now(current_site())]})
+
+
+def _worded(alert: Alert) -> dict[str, object]:
+    return {
+        "kind": alert.kind,
+        "level": alert.level,
+        "text": core.text(alert),
+        "worker": alert.worker,
+        "evaluation": alert.evaluation,
+        "trial": alert.trial,
+        "since": alert.since,
+    }

@@ -5,10 +5,13 @@ Answers are described by the model's own dataclasses, so the document cannot tel
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, WithJsonSchema, model_validator
 
+from aeo.core.alerts import Kind, Level
+from aeo.core.estimate import Range
 from aeo.core.model import EvaluationState, Outcome, TrialState
 from aeo.progress import EvaluationDetail, TrialView
 from aeo.store.evaluations import EvaluationStatus
@@ -193,13 +196,29 @@ class SlotsOut(BaseModel):
     total: int
 
 
+class AlertOut(BaseModel):
+    kind: Kind
+    level: Level
+    text: str
+    worker: str = Field(description="What it is about; empty where it is about none, as the next two.")
+    evaluation: str
+    trial: str
+    since: datetime | None
+
+
+class AlertsOut(BaseModel):
+    alerts: list[AlertOut] = Field(description="The worst first.")
+
+
 class DashboardOut(BaseModel):
     evaluations: list[EvaluationStatus] = Field(description="Not ended, newest first.")
+    ends: dict[str, Range | None] = Field(description="By id: seconds to its end, as far as they can be told.")
     recent: list[EvaluationStatus] = Field(description="Ended last.")
     slots: SlotsOut = Field(description="Of the workers that are not lost.")
     queued_batches: int = Field(description="Waiting in the workers' queues.")
     pending_trials: int
     workers: dict[str, int] = Field(description="How many workers are in each state.")
+    alerts: list[AlertOut] = Field(description="What to look at, the worst first.")
 
 
 class ProblemItem(BaseModel):
