@@ -11,11 +11,9 @@ from typing import Any
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
 from aeo.site import Site
-from webapp import create_app
+from webapp import create_app, streams
 from webapp.security import HideTokens
 
-#: Requests at once; further ones wait.
-THREADS = 8
 #: Seconds that running requests get to end at SIGTERM.
 GRACE_SECONDS = 10
 
@@ -102,8 +100,9 @@ def _settings(descriptor: int, log: type[Any]) -> dict[str, Any]:
         "bind": f"fd://{descriptor}",
         "workers": 1,
         "worker_class": "gthread",
-        "threads": THREADS,
+        "threads": streams.THREADS,
         "graceful_timeout": GRACE_SECONDS,
+        "post_worker_init": lambda worker: streams.while_(lambda: bool(worker.alive)),
         # Longer than a poll interval, so that workers and pages keep their connection.
         "keepalive": 15,
         # It would show the query, and with it a token.

@@ -8,3 +8,4 @@ from aeo.artifacts.finding import find as find
 from aeo.artifacts.place import Entry as Entry
 from aeo.artifacts.place import Listing as Listing
 from aeo.artifacts.place import Place as Place
+from aeo.artifacts.place import parts_of as parts_of

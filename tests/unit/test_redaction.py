@@ -20,7 +20,8 @@ REDACTOR = Redactor({"API_KEY": KEY, "LONGER": KEY + "-more", "QUOTED": 'with "q
 
 #: Text made of pieces of secrets, so that beginnings, ends and whole ones meet.
 texts = st.lists(
-    st.sampled_from([KEY, KEY[:7], KEY[7:], KEY + "-more", KEY + "-mo", "-more", "sk-", " ", "é", "\n", "x"]), max_size=12
+    st.sampled_from([KEY, KEY[:7], KEY[7:], KEY + "-more", KEY + "-mo", "-more", "sk-", " ", "é", "\n", "x"]),
+    max_size=12,
 ).map("".join)
 
 

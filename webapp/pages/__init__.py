@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from webapp.pages import addresses, datasets, drawing, evaluation, home, new, users, words
+from webapp.pages import addresses, datasets, drawing, evaluation, home, new, trial, trial_files, users, words
 
 
 def register(app: Flask) -> None:
@@ -17,9 +17,12 @@ def register(app: Flask) -> None:
         places=addresses.places,
         segments=drawing.segments,
         sparkline_points=drawing.sparkline,
+        step_address=trial.step_address,
     )
     app.register_blueprint(home.bp)
     app.register_blueprint(evaluation.bp)
+    app.register_blueprint(trial.bp)
+    app.register_blueprint(trial_files.bp)
     app.register_blueprint(datasets.bp)
     app.register_blueprint(new.bp)
     app.register_blueprint(users.bp)
