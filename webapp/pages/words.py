@@ -95,10 +95,12 @@ def exactly(moment: datetime | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Write a duration with its two largest units."""
+    """Write a duration with its two largest units; tenths below ten seconds."""
     if seconds is None:
         return NONE
     whole = max(0, int(seconds))
+    if 0 < seconds < 10 and not float(seconds).is_integer():
+        return str(_("%(s)s s", s=f"{int(seconds * 10) / 10:.1f}"))
     if whole < 60:
         return str(_("%(s)s s", s=whole))
     if whole < 3600:

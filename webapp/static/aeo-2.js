@@ -9,6 +9,7 @@
   /** Writes seconds as the server does, one unit only where `coarse`. */
   function span(seconds, coarse = false) {
     const whole = Math.max(0, Math.floor(seconds));
+    if (!coarse && seconds > 0 && seconds < 10 && seconds !== whole) return say("s", { n: (Math.floor(seconds * 10) / 10).toFixed(1) });
     const parts = [
       ["d", Math.floor(whole / 86400)],
       ["h", Math.floor((whole % 86400) / 3600)],
