@@ -100,7 +100,8 @@ def span(seconds: float | None) -> str:
         return NONE
     whole = max(0, int(seconds))
     if 0 < seconds < 10 and not float(seconds).is_integer():
-        return str(_("%(s)s s", s=f"{int(seconds * 10) / 10:.1f}"))
+        tenths = f"{int(seconds * 10) / 10:.1f}"
+        return str(_("%(s)s s", s=tenths))
     if whole < 60:
         return str(_("%(s)s s", s=whole))
     if whole < 3600:
