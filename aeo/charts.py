@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 from aeo import summaries
 from aeo.core.model import Outcome, TrialState
@@ -53,8 +55,7 @@ class HeatPage:
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """One trial on its worker, or several too short to be told apart."""
 
     worker: str
@@ -64,7 +65,7 @@ class Run:
     outcome: Outcome | None
     #: Empty when there are several.
     trial: str = ""
-    count: int = 1
+    size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def heat(site: Site, status: EvaluationStatus, *, offset: int = 0, limit: int | 
     whole = summaries.heatmap(site.book, status.id)
     size = Extent(tasks=len(whole.tasks), columns=whole.columns)
     end = offset + (limit or size.limit)
-    states = {} if status.state.final else trials.states(site.db, status.id)
+    states = {} if status.state.final else trials.states_of(site.db, status.id, list(trials.claims(site.db, status.id)))
     cells = tuple(
         cell._replace(
             task=cell.task - offset,
@@ -158,7 +159,7 @@ _LOUDEST = (Outcome.INFRA_ERROR, Outcome.INVALID, Outcome.CANCELLED, Outcome.SCO
 def lanes(runs: Iterable[Run], *, most: int = MOST_BARS) -> list[Lane]:
     """Lay runs out without overlaps, by worker; above ``most`` those too short to see are joined with the next."""
     by_worker: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.worker, run.started_at, run.trial)):
+    for run in sorted(runs, key=attrgetter("worker", "started_at", "trial")):
         by_worker.setdefault(run.worker, []).append(run)
     found = [(worker, lane) for worker, all_its in by_worker.items() for lane in _without_overlaps(all_its)]
     least = _least([lane for _, lane in found], most)
@@ -205,11 +206,11 @@ def _joined(lane: Sequence[Run], least: timedelta) -> list[Run]:
         if last is None or last.outcome is None or run.outcome is None or run.finished_at - last.started_at >= least:
             done.append(run)
             continue
-        done[-1] = replace(
-            last,
-            trial="",
-            count=last.count + run.count,
+        done[-1] = Run(
+            worker=last.worker,
+            started_at=last.started_at,
             finished_at=run.finished_at,
             outcome=min(last.outcome, run.outcome, key=_LOUDEST.index),
+            size=last.size + run.size,
         )
     return done

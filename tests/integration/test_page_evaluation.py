@@ -22,6 +22,7 @@ from aeo.site import Site, open_site
 from aeo.store import evaluations as store
 from aeo.users import Role
 from webapp import create_app
+from webapp.pages import evaluation as evaluation_page
 
 TOKEN = "token-of-the-page-test"
 POLL = {"HX-Request": "true"}
@@ -330,6 +331,20 @@ def test_a_large_heat_map_has_pages(page_site: Site, sign_in: Client, monkeypatc
     assert 'rel="next"' not in part.text
 
 
+def test_groups_of_a_large_evaluation_come_after_the_page(
+    page_site: Site, sign_in: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation_page, "LARGE", 10)
+    seeded.evaluation(page_site, done=12)
+    client = sign_in()
+    page = client.get("/evaluations/e1?by=model")
+    (asked,) = re.findall(r'hx-get="([^"]+)" hx-trigger="load"', page.text)
+    assert "model-a" not in section(page, "groups")
+    part = client.get(html.unescape(asked), headers=POLL)
+    assert "model-a" in section(part, "groups")
+    assert "every" in part.text
+
+
 def test_the_timeline(page_site: Site, sign_in: Client) -> None:
     seeded.evaluation(page_site, done=24, running=2)
     data = sign_in().get("/api/evaluations/e1/timeline").json
@@ -398,7 +413,7 @@ def test_lanes_do_not_overlap_and_short_runs_are_joined() -> None:
     many = [run("a", at, at + 0.9, Outcome.INFRA_ERROR if at % 500 == 0 else Outcome.SCORED) for at in range(5000)]
     (lane,) = charts.lanes([*many, run("a", 5000, 5001, None)])
     assert len(lane.runs) <= 2 * charts.MOST_PARTS
-    assert sum(item.count for item in lane.runs) == 5001
+    assert sum(item.size for item in lane.runs) == 5001
     assert lane.runs[-1].outcome is None, "what runs stays apart"
     assert lane.runs[0].outcome is Outcome.INFRA_ERROR, "the one people want to know of"
     assert [item.trial for item in lane.runs[:2]] == ["", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from flask_babel import gettext as _
 from flask_babel import ngettext
 
 from aeo import charts, progress, summaries
-from aeo.charts import Lane, Run
+from aeo.charts import Run
 from aeo.core.model import TrialState
 from aeo.core.names import check_name
 from aeo.store import trials
@@ -39,6 +40,12 @@ def _found(id_or_name: str) -> EvaluationStatus:
     return progress.found(current_site(), check_name(id_or_name, "evaluation", field="id"))
 
 
+def _plain(value: dict[str, object]) -> Response:
+    """The answer of thousands of items that are plain already: to look at each takes longer than to read them."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Response(text.encode("utf-8", "replace"), content_type="application/json")
+
+
 def _page(status: EvaluationStatus) -> str:
     return url_for("evaluation_page.show", id_or_name=status.id)
 
@@ -50,7 +57,7 @@ def _page(status: EvaluationStatus) -> str:
 def heatmap(id_or_name: str, query: HeatQuery) -> Response:
     status = _found(id_or_name)
     page = charts.heat(current_site(), status, offset=query.offset, limit=query.limit)
-    return reply(
+    return _plain(
         {
             "final": status.state.final,
             "base": _page(status) + "/trials/",
@@ -94,33 +101,32 @@ def _columns(columns: tuple[Column, ...]) -> list[str]:
 def timeline(id_or_name: str) -> Response:
     status = _found(id_or_name)
     site = current_site()
-    lanes = charts.gantt(site, status)
-    return reply(
+    lanes, page = charts.gantt(site, status), _page(status)
+    return _plain(
         {
             "final": status.state.final,
-            "lanes": [_lane(lane) for lane in lanes],
-            "bars": [_bar(status, number, run) for number, lane in enumerate(lanes) for run in lane.runs],
+            "lanes": [f"{lane.worker} · {lane.slot}" for lane in lanes],
+            "bars": [_bar(page, number, run) for number, lane in enumerate(lanes) for run in lane.runs],
             "now": _milliseconds(trials.now(site.db)),
             "x": "time",
         }
     )
 
 
-def _lane(lane: Lane) -> str:
-    return f"{lane.worker} · {lane.slot}"
-
-
-def _bar(status: EvaluationStatus, lane: int, run: Run) -> tuple[int, float, float | None, str, str, str]:
-    page = _page(status)
-    one = run.count == 1
+def _bar(page: str, lane: int, run: Run) -> tuple[int, float, float | None, str, str, str]:
+    one = run.size == 1
     return (
         lane,
         _milliseconds(run.started_at),
         _milliseconds(run.finished_at) if run.outcome else None,
         run.outcome.value if run.outcome else TrialState.RUNNING.value,
-        run.trial if one else ngettext("%(num)s trial", "%(num)s trials", run.count),
+        run.trial if one else _trials(run.size),
         f"{page}/trials/{run.trial}" if one else "",
     )
+
+
+def _trials(count: int) -> str:
+    return str(ngettext("%(num)s trial", "%(num)s trials", count))
 
 
 def _milliseconds(moment: datetime) -> float:

@@ -36,6 +36,8 @@ from webapp.site import current_site
 GROUPS = ("category", "difficulty", "agent", "model", "dataset")
 #: Running trials shown.
 LONGEST = 8
+#: Trials beyond which groups are read only after the rest of the page is there.
+LARGE = 2000
 #: Tells htmx to ask no more: nothing will change.
 STOP_ASKING = 286
 #: Where an evaluation is written, cloned and rerun.
@@ -57,9 +59,9 @@ def show(id_or_name: str) -> Response:
             response.headers["HX-Push-Url"] = _address()
         return response
     values = _common(status)
-    for make in (*PARTS.values(), _about):
+    for make in PARTS.values():
         values |= make(site, status)
-    return make_response(render_template("evaluation.html", **values))
+    return make_response(render_template("evaluation.html", **values | _about(site, status, values)))
 
 
 def _part() -> str:
@@ -102,13 +104,16 @@ def _data(id: str, what: str, **query: object) -> str:
     return path + ("?" + "&".join(f"{key}={value}" for key, value in query.items()) if query else "")
 
 
-def _about(site: Site, status: EvaluationStatus) -> dict[str, Any]:
-    """What is the same all the time."""
+def _about(site: Site, status: EvaluationStatus, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not in a part, and so stays as it is until the page is opened again."""
     asked = records.header(site.shared.evaluation(status.id))
     return {
         "warnings": asked.plan.warnings,
         "parent": asked.parent,
         "configuration": _configuration(site, asked.spec),
+        "choices": trial_table.choices(
+            site, status, workers=parts["detail"].shares, errors=[error["type"] for error in parts["errors"]]
+        ),
         "oob": False,
     }
 
@@ -180,10 +185,11 @@ def _heat(site: Site, status: EvaluationStatus) -> dict[str, Any]:
 def _groups(site: Site, status: EvaluationStatus) -> dict[str, Any]:
     by = request.args.get("by", GROUPS[0])
     by = by if by in GROUPS else GROUPS[0]
+    later = status.total > LARGE and not _part()
     return {
         "group_by": by,
         "group_tabs": [(word(key).capitalize(), with_query(by=key), key == by) for key in GROUPS],
-        "groups": summaries.groups(site.book, status.id, by),
+        "groups": None if later else summaries.groups(site.book, status.id, by),
     }
 
 

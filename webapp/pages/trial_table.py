@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from flask import request
@@ -10,7 +11,6 @@ from flask_babel import gettext as _
 from aeo import charts, progress, summaries
 from aeo.core.model import Outcome, TrialState
 from aeo.site import Site
-from aeo.store import evaluations as store
 from aeo.store.evaluations import EvaluationStatus
 from webapp.pages.addresses import with_query
 from webapp.pages.words import name as word
@@ -42,7 +42,7 @@ def values(site: Site, status: EvaluationStatus) -> dict[str, Any]:
         **_of_state(state),
         **filters,
     )
-    choices = _choices(site, status, filters)
+    columns = charts.extent(site, status).columns
     return {
         "trials": rows,
         "total": total,
@@ -50,12 +50,11 @@ def values(site: Site, status: EvaluationStatus) -> dict[str, Any]:
         "rows": ROWS,
         "search": search,
         "chosen": {**filters, "status": state},
-        "choices": choices,
         "linked": [
             (word(key), filters[key], with_query(**{key: None, "offset": None})) for key in LINKED if key in filters
         ],
         "filtered": bool(search or state or filters),
-        "columns": {key: key in choices for key in ("agent", "model")},
+        "columns": {key: len({getattr(column, key) for column in columns}) > 1 for key in ("agent", "model")},
     }
 
 
@@ -68,22 +67,23 @@ def _of_state(asked: str) -> dict[str, Any]:
     return {}
 
 
-def _choices(site: Site, status: EvaluationStatus, filters: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """The options of each select, for those where there is something to choose."""
+def choices(
+    site: Site, status: EvaluationStatus, *, workers: Iterable[str], errors: Iterable[str]
+) -> dict[str, list[tuple[str, str]]]:
+    """The options of each select of the form, for those where there is something to choose."""
     columns = charts.extent(site, status).columns
-    shares = {item.batch.worker for item in store.batches(site.db, status.id)}
     found = {
-        "worker": sorted(shares | summaries.worker_counts(site.book, status.id).keys()),
+        "worker": sorted(workers),
         "agent": sorted({column.agent for column in columns}),
         "model": sorted({column.model for column in columns}),
-        "error": sorted({error.type for error in summaries.errors(site.book, status.id)}),
+        "error": sorted(errors),
     }
     states = [(item.value, word(item)) for item in (*Outcome, *_STATES)]
     options = {"status": [("", _("All")), *states]}
     for key, items in found.items():
+        asked = request.args.get(key)
         known = [item for item in items if item]
-        if key in filters and filters[key] not in known:
-            known.append(filters[key])
-        if len(known) > 1 or key in filters or (key == "error" and known):
+        known += [asked] if asked and asked not in known else []
+        if len(known) > 1 or asked or (key == "error" and known):
             options[key] = [("", _("All")), *((item, item) for item in known)]
     return options
