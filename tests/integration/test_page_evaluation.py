@@ -216,7 +216,7 @@ def test_buttons_are_only_for_those_who_may(
     assert ("/evaluations/new?clone=e1" in page) == may_submit
     ended = client.get("/evaluations/e2").text
     assert ("/evaluations/new?rerun=e2" in ended) == may_submit
-    assert ('name="error" value="AgentSetupError"' in ended) == may_submit
+    assert ('value="AgentSetupError" aria-label="Rerun' in ended) == may_submit
     status = 303 if may_change else 403
     for what in ("pause", "resume", "cancel"):
         assert act(client, "e1", what).status_code == status
@@ -233,10 +233,10 @@ def test_a_change_needs_the_token_of_the_page(page_site: Site, sign_in: Client) 
 def test_chosen_errors_lead_to_a_rerun(page_site: Site, sign_in: Client) -> None:
     seeded.evaluation(page_site, close=True)
     page = sign_in().get("/evaluations/e1").text
-    form = page[page.index('id="errors"') :].partition("</form>")[0]
-    assert 'method="get" action="/evaluations/new"' in form
-    assert 'name="rerun" value="e1"' in form
-    ticks = re.findall(r'type="checkbox" name="error" value="([^"]+)"', form)
+    part = page[page.index('id="errors"') :].partition("</section>")[0]
+    assert re.search(r'<form id="rerun-form"[^>]* method="get" action="/evaluations/new"', part)
+    assert 'name="rerun" value="e1"' in part
+    ticks = re.findall(r'type="checkbox" name="error" form="rerun-form" value="([^"]+)"', part)
     assert "AgentSetupError" in ticks
     assert len(ticks) == len(set(ticks))
 
@@ -279,6 +279,22 @@ def test_what_a_person_filters_is_put_into_the_address_without_empty_fields(page
     assert "<html" not in answer.text
     assert len(names(answer)) == 3
     assert answer.headers["HX-Push-Url"] == "/evaluations/e1?search=task-0001&sort=seconds"
+
+
+def test_each_part_changes_its_own_words_of_the_address(page_site: Site, sign_in: Client) -> None:
+    seeded.evaluation(page_site, close=True)
+    client = sign_in()
+
+    def pushed(part: str, query: str, shown: str) -> str:
+        headers = {**POLL, "HX-Target": part, "HX-Current-URL": f"https://elsewhere.test/x{shown}"}
+        return str(client.get(f"/evaluations/e1{query}", headers=headers).headers["HX-Push-Url"])
+
+    assert pushed("groups", "?by=model&search=old", "?search=new&tasks=20") == (
+        "/evaluations/e1?search=new&tasks=20&by=model"
+    )
+    assert pushed("heat", "?tasks=40", "?by=model&offset=50") == "/evaluations/e1?by=model&offset=50&tasks=40"
+    assert pushed("trials", "?offset=50", "?by=model&search=old") == "/evaluations/e1?by=model&offset=50"
+    assert pushed("trials", "", "?search=old") == "/evaluations/e1"
 
 
 def test_hostile_text_stays_text(page_site: Site, sign_in: Client, monkeypatch: pytest.MonkeyPatch) -> None:

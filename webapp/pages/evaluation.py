@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import yaml
 from flask import Blueprint, Response, flash, make_response, redirect, render_template, request, url_for
@@ -38,6 +38,8 @@ GROUPS = ("category", "difficulty", "agent", "model", "dataset")
 LONGEST = 8
 #: Trials beyond which groups are read only after the rest of the page is there.
 LARGE = 2000
+#: Words of the address that are of one part; all others are the table's.
+OF_PART = {"heat": "tasks", "groups": "by"}
 #: Tells htmx to ask no more: nothing will change.
 STOP_ASKING = 286
 #: Where an evaluation is written, cloned and rerun.
@@ -56,7 +58,7 @@ def show(id_or_name: str) -> Response:
         page = render_template(f"parts/evaluation_{part}.html", **_common(status), **PARTS[part](site, status))
         response = make_response(page, STOP_ASKING if status.state.final else 200)
         if "part" not in request.args:  # a person asked, not a poll
-            response.headers["HX-Push-Url"] = _address()
+            response.headers["HX-Push-Url"] = _address(part)
         return response
     values = _common(status)
     for make in PARTS.values():
@@ -72,9 +74,17 @@ def _part() -> str:
     return asked if asked in PARTS else ""
 
 
-def _address() -> str:
-    """The present address without what means nothing: forms send their empty fields, too."""
-    return with_query(**{key: None for key, value in request.args.items() if not value})
+def _address(part: str) -> str:
+    """The page's address as it is to stand in the browser now: each part of the page changes its own words of it."""
+
+    def own(key: str) -> bool:
+        return key == OF_PART.get(part) if part in OF_PART else key not in OF_PART.values()
+
+    shown = parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query)
+    asked = [(key, value) for key, value in request.args.items() if value]
+    query = [pair for pair in shown if not own(pair[0])] + [pair for pair in asked if own(pair[0])]
+    path = request.script_root + request.path
+    return f"{path}?{urlencode(query)}" if query else path
 
 
 def _common(status: EvaluationStatus) -> dict[str, Any]:
