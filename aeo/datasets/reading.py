@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from aeo import codec
@@ -20,6 +21,8 @@ from aeo.layout import Shared
 
 #: Seconds for which a folder that was looked at counts as unchanged.
 LOOK_SECONDS = 10.0
+#: Most files of a dataset: nobody means a whole disk.
+FILE_LIMIT = 200_000
 _FILE = "tasks.json"
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -95,10 +98,15 @@ def _state(folder: Path) -> str:
         return state
     seen = hashlib.sha256()
     try:
-        for line in sorted(_entries(str(folder))):
-            seen.update(line)
+        lines = list(islice(_entries(str(folder)), FILE_LIMIT + 1))
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}.", field="path") from None
+    if len(lines) > FILE_LIMIT:
+        raise InputError(
+            f"{folder} has more than {FILE_LIMIT} files.", field="path", fix="Give the folder of tasks alone."
+        )
+    for line in sorted(lines):
+        seen.update(line)
     state = seen.hexdigest()
     _looked[str(folder)] = (time.monotonic(), state)
     return state

@@ -138,6 +138,16 @@ def test_a_folder_of_broken_tasks_only_is_refused(shared: Shared, tmp_path: Path
         configured.add(shared, "mine", executor="command", path=str(tmp_path / "mine"))
 
 
+def test_a_folder_with_too_many_files_is_refused(
+    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = commands(tmp_path / "mine", "one")
+    (folder / "more").touch()
+    monkeypatch.setattr(reading, "FILE_LIMIT", 1)
+    with pytest.raises(InputError, match="more than 1 files"):
+        configured.add(shared, "mine", executor="command", path=str(folder))
+
+
 def test_a_damaged_file_says_which(shared: Shared) -> None:
     shared.datasets_file.write_text("{")
     with pytest.raises(InputError, match=r"datasets\.json"):

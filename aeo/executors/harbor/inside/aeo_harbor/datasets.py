@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
 import signal
@@ -235,7 +236,10 @@ def _failure(request: Mapping[str, Any], error: BaseException) -> dict[str, str]
     if isinstance(leaves[0], FileNotFoundError) and leaves[0].filename == "git":
         return {"message": "git is not installed on the controller.", "fix": "Install it, then start this again."}
     where = f" in {registry}" if registry else ""
+    fix = "Check the name and the version."
+    if isinstance(leaves[0], OSError) and leaves[0].errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        fix = "Make room, or the folder writable, then start it again: it goes on where it stopped."
     return {
         "message": f"{reference} could not be fetched{where}: {_words(leaves[0])[:400].rstrip('.')}.",
-        "fix": "Check the name and the version.",
+        "fix": fix,
     }
