@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two questions whether somebody looks; between two looks at the files while somebody does.
 ASK_SECONDS, LOOK_SECONDS = 2.0, 0.7
 #: A push is followed by so many times its own duration without one, so that a slow line is left to results.
-REST = 3
+REST = 1
 #: Files of one look: those written last; and of one run.
 FILES, FILES_OF_RUN = 100, 300
 #: Files looked at, the others are left out.
@@ -69,7 +69,7 @@ class _Mirror:
     def __init__(self, site: WorkerSite, claim: Claim, folder: Callable[[], Path], stop: threading.Event):
         self._site, self._claim, self._folder, self._stop = site, claim, folder, stop
         self._followed: dict[str, _Followed] = {}
-        self._count = 0
+        self._count = self._looks = 0
         self._left = RUN_BYTES
         self._said = ""
         names = (name for name in os.environ if names_secret(name))
@@ -100,19 +100,18 @@ class _Mirror:
         for gone in self._followed.keys() - {one.name for one in found}:
             del self._followed[gone]
         with tempfile.TemporaryDirectory(prefix="aeo-live-") as scratch:
-            new = Path(scratch, "new")
-            new.mkdir()
+            new = Path(scratch)
             shown = heapq.nlargest(FILES, found, key=lambda one: one.modified)
             written = self._write(shown, new)
             if not written or self._stop.is_set():
                 return
             target = f"inbox/{self._claim.evaluation}/{LIVE}/{run_name(self._claim.trial, self._claim.token)}"
             password = self._site.config.transfer_password
-            index = Path(scratch, segments.INDEX)
-            index.write_text(codec.dumps(self._index(left_out=max(0, len(found) - len(self._followed)))))
+            self._looks += 1
+            index = self._index(left_out=max(0, len(found) - len(self._followed)))
+            (new / segments.index_name(self._looks)).write_text(codec.dumps(index))
             try:
                 move.push(self._site.remote, new, target, password=password)
-                move.push(self._site.remote, index, f"{target}/{segments.INDEX}", password=password)
             except BaseException:
                 # What was read is lost: each file is shown anew.
                 for followed in self._followed.values():

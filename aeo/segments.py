@@ -4,7 +4,7 @@
 
     <trial>.<token>/
     ├── <number>.<generation>.<offset>   a piece of one file: it begins at that offset
-    └── index.json                       pushed last: which file has which number, and what there is of it
+    └── index.<look>                     which file has which number, and what there is of it; the last whole one counts
 
 A segment holds what was new of a file at one look. A file that was written anew gets another generation. Nothing is
 changed in place, so that whoever reads sees no half-written mixture, and each look pushes only what is new.
@@ -16,10 +16,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-INDEX = "index.json"
 #: Largest index, bytes.
 INDEX_LIMIT = 1024 * 1024
 _NAME = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
+_INDEX = re.compile(r"index\.(\d{9})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,16 @@ class Index:
 def name(number: int, generation: int, offset: int) -> str:
     """Name of a segment."""
     return f"{number}.{generation}.{offset}"
+
+
+def index_name(look: int) -> str:
+    """Name of the index of a look; it comes after the segments', as rsync sends files in the order of their names."""
+    return f"index.{look:09}"
+
+
+def is_index(name: str) -> bool:
+    """Whether a file is an index; a later one has a name that sorts later."""
+    return _INDEX.fullmatch(name) is not None
 
 
 def parse(name: str) -> tuple[int, int, int] | None:

@@ -17,6 +17,8 @@ from aeo.segments import Index, Shown
 
 #: Segments of one run that may lie here before those nobody reads any more are dropped.
 _MANY = 500
+#: Indexes that are looked at, the last first.
+_LAST = 3
 
 
 class Mirror:
@@ -31,18 +33,29 @@ class Mirror:
 
     @cached_property
     def _index(self) -> Index:
-        with suppress(NotFound, InputError):
-            return codec.loads(Index, self._folder.read(segments.INDEX, 0, segments.INDEX_LIMIT))
+        # The last may be just arriving.
+        for name in sorted(self._indexes, reverse=True)[:_LAST]:
+            with suppress(NotFound, InputError):
+                return codec.loads(Index, self._folder.read(name, 0, segments.INDEX_LIMIT))
         return Index()
+
+    @cached_property
+    def _names(self) -> list[str]:
+        with suppress(OSError):
+            return [path.name for path in self._root.iterdir()]
+        return []
+
+    @property
+    def _indexes(self) -> list[str]:
+        return [name for name in self._names if segments.is_index(name)]
 
     @cached_property
     def _segments(self) -> dict[tuple[int, int], list[int]]:
         """Offsets of the segments by number and generation, in order."""
         found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        with suppress(OSError):
-            for path in self._root.iterdir():
-                if one := segments.parse(path.name):
-                    found[one[:2]].append(one[2])
+        for name in self._names:
+            if one := segments.parse(name):
+                found[one[:2]].append(one[2])
         return {one: sorted(offsets) for one, offsets in found.items()}
 
     def listing(self) -> Listing:
@@ -89,8 +102,11 @@ class Mirror:
 
     def prune(self) -> None:
         """Drop segments that nobody reads any more, if they are many."""
-        if sum(map(len, self._segments.values())) < _MANY:
+        if len(self._names) < _MANY:
             return
+        for name in sorted(self._indexes)[:-_LAST]:
+            with suppress(OSError):
+                (self._root / name).unlink()
         current = {(one.number, one.generation): one.begin for one in self._index.files.values()}
         for (number, generation), offsets in self._segments.items():
             begin = current.get((number, generation))

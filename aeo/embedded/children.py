@@ -178,7 +178,13 @@ def _spawn(part: Part) -> subprocess.Popen[bytes]:
 def variables(config: Config) -> dict[str, str]:
     """The configuration as a child reads it."""
     values = {item.name: getattr(config, item.name) for item in fields(Config)}
-    return {PREFIX + name.upper(): "" if value is None else str(value) for name, value in values.items()}
+    return {PREFIX + name.upper(): _text(value) for name, value in values.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:

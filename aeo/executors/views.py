@@ -19,6 +19,8 @@ from aeo.executors import Executor, Session, TrialContext
 
 #: Ends of the names of files that are logs.
 LOGS = (".log", ".txt", ".out", ".err", ".jsonl", ".pane")
+#: Those that say little.
+_DULL = ("/command.txt", "/return-code.txt", "/stderr.txt")
 _REPORT = "ctrf"
 
 
@@ -92,9 +94,9 @@ def part(names: Iterable[str], *, name: str = "", prefix: str = "") -> Part:
 def logs(names: Iterable[str], *first: str) -> tuple[str, ...]:
     """The files that are logs, those below the folders ``first`` before the others."""
 
-    def order(path: str) -> tuple[int, int, str]:
+    def order(path: str) -> tuple[int, int, bool, str]:
         place = next((index for index, folder in enumerate(first) if path.startswith(folder)), len(first))
-        return place, path.count("/"), path
+        return place, path.count("/"), path.endswith(_DULL), path
 
     return tuple(sorted((path for path in names if path.endswith(LOGS)), key=order))
 

@@ -160,14 +160,15 @@ class Growing:
     def __init__(self, folder: Path, redactor: Redactor = NONE):
         self.folder, self.path = folder / "shown", folder / "log"
         self.folder.mkdir()
-        self.followed = live._Followed(1, redactor)
+        self.followed, self.looks = live._Followed(1, redactor), 0
 
     def look(self, budget: int = live.FILE_BYTES) -> bool:
         piece = self.followed.piece(self.path, budget)
         if piece is not None and piece.content:
             (self.folder / segments.name(1, piece.generation, piece.offset)).write_bytes(piece.content)
         index = segments.Index(files={"log": self.followed.shown()})
-        (self.folder / segments.INDEX).write_text(codec.dumps(index))
+        self.looks += 1
+        (self.folder / segments.index_name(self.looks)).write_text(codec.dumps(index))
         return piece is not None
 
     @property
@@ -233,6 +234,14 @@ def test_of_a_large_file_the_end_is_shown_and_no_rest_of_a_secret(tmp_path: Path
     assert growing.text.endswith("x\nnew\n")
 
 
+def test_an_index_that_is_just_arriving_is_not_the_one_that_counts(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+    growing.path.write_text("first\n")
+    growing.look()
+    (growing.folder / segments.index_name(9)).write_text('{"files": {"lo')
+    assert growing.text == "first\n"
+
+
 def test_segments_nobody_reads_any_more_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aeo.artifacts.mirror._MANY", 5)
     monkeypatch.setattr(live, "KEPT", 30)
@@ -245,12 +254,12 @@ def test_segments_nobody_reads_any_more_are_dropped(tmp_path: Path, monkeypatch:
     growing.mirror.prune()
     assert growing.text == kept
     assert kept.endswith("line 0019\n")
-    assert len(list(growing.folder.iterdir())) <= 5
+    assert len(list(growing.folder.iterdir())) <= 4 + 3
 
 
 @pytest.mark.parametrize("text", ["", "no json", '{"files": {"../x": {"number": 1, "generation": 1}}}', "[" * 10_000])
 def test_an_index_that_is_none_shows_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / segments.INDEX).write_text(text)
+    (tmp_path / segments.index_name(1)).write_text(text)
     assert Mirror(tmp_path, NONE).listing().entries == ()
 
 

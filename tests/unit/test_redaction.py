@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from aeo import redaction
 from aeo.config import from_environment
+from aeo.embedded import children
 from aeo.redaction import Redactor
 
 KEY = "sk-0123456789abcdef"
@@ -117,3 +118,9 @@ def test_no_value_breaks_the_pattern(value: str, text: str) -> None:
     shown = redactor.text(value + text)
     if len(value.strip()) >= redaction.SHORTEST and not re.search(re.escape(value.strip()), "${V}"):
         assert shown.lstrip().startswith("${V}")
+
+
+def test_the_names_reach_the_processes_that_a_controller_starts() -> None:
+    config = from_environment({"AEO_SECRET_NAMES": "ONE,TWO"})
+    assert from_environment(children.variables(config)).secret_names == ("ONE", "TWO")
+    assert from_environment(children.variables(from_environment({}))).secret_names == ()
