@@ -26,21 +26,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Standard normal quantile of 97.5 %.
 Z = 1.959963984540054
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """The trials of one task, as their sums."""
+class Cluster(NamedTuple):
+    """The trials of one task, as their sums. There may be thousands, of which each is looked at several times."""
 
-    count: int
+    number: int
     #: Of the rewards, and of their squares.
     total: float
     squares: float
     least: float
     most: float
+
+    def with_(self, other: Cluster) -> Cluster:
+        """Both as one, where they are of the same task."""
+        return Cluster(
+            self.number + other.number,
+            self.total + other.total,
+            self.squares + other.squares,
+            min(self.least, other.least),
+            max(self.most, other.most),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +70,20 @@ def cluster(values: Iterable[float]) -> Cluster:
         ValueError: there are none.
     """
     known = list(values)
-    return Cluster(
-        count=len(known),
-        total=math.fsum(known),
-        squares=math.fsum(value * value for value in known),
-        least=min(known),
-        most=max(known),
-    )
+    return Cluster(len(known), math.fsum(known), math.fsum(value * value for value in known), min(known), max(known))
 
 
 def interval(clusters: Iterable[Cluster]) -> Interval | None:
     """The mean over all trials with its interval; None when there are no trials. See the module for the formulas."""
-    tasks = [item for item in clusters if item.count]
-    count = sum(item.count for item in tasks)
+    tasks = [item for item in clusters if item.number]
+    count = sum(item.number for item in tasks)
     if not count:
         return None
     mean = math.fsum(item.total for item in tasks) / count
     least, most = min(item.least for item in tasks), max(item.most for item in tasks)
     # Rounding must not put the mean of equal rewards beside them.
     mean = min(most, max(least, mean))
-    variance = math.fsum((item.total - item.count * mean) ** 2 for item in tasks) / count**2
+    variance = math.fsum((item.total - item.number * mean) ** 2 for item in tasks) / count**2
     if least < 0 or most > 1:
         return _usual(mean, variance, len(tasks))
     return _wilson(mean, _effective(tasks, count, mean, variance))

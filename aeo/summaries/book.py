@@ -9,17 +9,23 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from aeo.core.errors import Unavailable
 from aeo.summaries.schema import SCHEMA, VERSION
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 #: Seconds to wait while another process writes; a large evaluation is entered in one go.
 BUSY_SECONDS = 15.0
+#: Answers over whole evaluations kept in memory: several pages ask for the same, again and again.
+KEPT = 64
 #: Seconds between two lines in the log about the same trouble, at least.
 COMPLAINT_SECONDS = 60.0
 #: SQLite's own words for what says nothing of the file's content.
@@ -36,6 +42,7 @@ class Book:
         #: Of which process and of which file the idle connections are.
         self._owner: tuple[int, int] = (0, 0)
         self._complained = -math.inf
+        self._known: OrderedDict[tuple[int, str], Any] = OrderedDict()
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -66,6 +73,31 @@ class Book:
                 connection.rollback()
                 raise
             connection.commit()
+
+    def known(self, id: str, what: str, look: Callable[[sqlite3.Connection, int], T]) -> T:
+        """What ``look`` finds for the evaluation's number, kept until anything of it changes.
+
+        An evaluation the book does not have has the number 0.
+
+        Raises:
+            Unavailable: the file cannot be read.
+        """
+        with self.read() as connection:
+            query = "SELECT number, version FROM evaluations WHERE id = ?"
+            number, version = connection.execute(query, (id,)).fetchone() or (0, 0)
+            key = (version, what)
+            with self._lock:
+                if key in self._known:
+                    self._known.move_to_end(key)
+                    found: T = self._known[key]
+                    return found
+            found = look(connection, number)
+        with self._lock:
+            if number:
+                self._known[key] = found
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return found
 
     def heal(self, error: BaseException) -> bool:
         """Throw the file away if it is damaged, as this error may say; what it held is entered again from the store."""
@@ -167,7 +199,7 @@ class Book:
         try:
             with closing(self._connect()) as connection:
                 answer = connection.execute("PRAGMA quick_check(1)").fetchone()
-                connection.execute("SELECT 1 FROM evaluations, lines, texts LIMIT 1").fetchone()
+                connection.execute("SELECT 1 FROM evaluations, cells, lines, texts, others LIMIT 1").fetchone()
                 return _version(connection) == VERSION and answer[0] == "ok"
         except sqlite3.Error:
             return False

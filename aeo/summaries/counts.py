@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aeo.core.model import Outcome
 from aeo.summaries.book import Book
 
+#: Trials from which durations are learned: more would teach nothing further.
+RECENT = 1000
 _WHICH = "evaluation = (SELECT number FROM evaluations WHERE id = ?)"
 
 
@@ -40,11 +43,15 @@ def errors(book: Book, id: str) -> list[ErrorCount]:
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"""
-        SELECT error, COUNT(*), outcome FROM lines WHERE {_WHICH} AND error != ''
-        GROUP BY error, outcome ORDER BY COUNT(*) DESC, error, outcome"""
-    with book.read() as connection:
-        return [ErrorCount(type, count, Outcome(outcome)) for type, count, outcome in connection.execute(query, (id,))]
+
+    def look(connection: sqlite3.Connection, number: int) -> list[ErrorCount]:
+        query = """
+            SELECT error, COUNT(*), outcome FROM lines WHERE evaluation = ? AND error != ''
+            GROUP BY error, outcome ORDER BY COUNT(*) DESC, error, outcome"""
+        found = connection.execute(query, (number,))
+        return [ErrorCount(type, count, Outcome(outcome)) for type, count, outcome in found]
+
+    return book.known(id, "errors", look)
 
 
 def worker_counts(book: Book, id: str) -> dict[str, WorkerCount]:
@@ -53,16 +60,19 @@ def worker_counts(book: Book, id: str) -> dict[str, WorkerCount]:
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"""
-        SELECT worker, outcome, COUNT(*), SUM(COALESCE(seconds, 0)) FROM lines
-        WHERE {_WHICH} AND outcome IS NOT NULL AND worker != '' GROUP BY worker, outcome ORDER BY worker"""
-    outcomes: dict[str, dict[Outcome, int]] = {}
-    spent: dict[str, float] = {}
-    with book.read() as connection:
-        for worker, outcome, count, seconds in connection.execute(query, (id,)):
+
+    def look(connection: sqlite3.Connection, number: int) -> dict[str, WorkerCount]:
+        query = """
+            SELECT worker, outcome, COUNT(*), SUM(COALESCE(seconds, 0)) FROM lines
+            WHERE evaluation = ? AND outcome IS NOT NULL AND worker != '' GROUP BY worker, outcome ORDER BY worker"""
+        outcomes: dict[str, dict[Outcome, int]] = {}
+        spent: dict[str, float] = {}
+        for worker, outcome, count, seconds in connection.execute(query, (number,)):
             outcomes.setdefault(worker, {})[Outcome(outcome)] = count
             spent[worker] = spent.get(worker, 0.0) + seconds
-    return {worker: WorkerCount(outcomes=outcomes[worker], seconds=spent[worker]) for worker in outcomes}
+        return {worker: WorkerCount(outcomes=outcomes[worker], seconds=spent[worker]) for worker in outcomes}
+
+    return book.known(id, "workers", look)
 
 
 def waiting_estimates(book: Book, id: str) -> dict[str, float]:
@@ -77,13 +87,17 @@ def waiting_estimates(book: Book, id: str) -> dict[str, float]:
 
 
 def durations(book: Book, id: str) -> list[tuple[float, float]]:
-    """Actual and estimated seconds of the trials that ran to their end, in planned order.
+    """Actual and estimated seconds of the trials that ran to their end, the `RECENT` last ones.
 
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"""
-        SELECT seconds, estimated FROM lines
-        WHERE {_WHICH} AND seconds IS NOT NULL AND outcome IN ('scored', 'invalid') ORDER BY position"""
-    with book.read() as connection:
-        return connection.execute(query, (id,)).fetchall()
+
+    def look(connection: sqlite3.Connection, number: int) -> list[tuple[float, float]]:
+        query = f"""
+            SELECT seconds, estimated FROM lines
+            WHERE evaluation = ? AND seconds IS NOT NULL AND outcome IN ('scored', 'invalid')
+            ORDER BY committed DESC LIMIT {RECENT}"""
+        return connection.execute(query, (number,)).fetchall()
+
+    return book.known(id, "durations", look)

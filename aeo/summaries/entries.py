@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,16 +19,17 @@ from aeo.summaries.book import Book
 
 log = logging.getLogger(__name__)
 
-LABELS = ("agent", "model", "dataset", "category", "difficulty")
 #: SQLite has no larger whole numbers.
 _MOST = 2**63 - 1
 
-_LINE = f"INSERT OR IGNORE INTO lines (evaluation, position, trial, task, {', '.join(LABELS)}, attempt, estimated) " + (
-    f"VALUES ({', '.join('?' * (6 + len(LABELS)))})"
+_LINE = (
+    "INSERT OR IGNORE INTO lines (evaluation, position, cell, trial, attempt, estimated, "
+    f"agent, model, dataset, task, category, difficulty) VALUES ({', '.join('?' * 12)})"
 )
 _ROW = (
     "UPDATE lines SET outcome = ?, reward_name = ?, reward = ?, seconds = ?, started = ?, finished = ?, "
-    "input_tokens = ?, cache_tokens = ?, output_tokens = ?, cost = ?, error = ?, worker = ?, run = ?, committed = ? "
+    "input_tokens = ?, cache_tokens = ?, output_tokens = ?, cost = ?, error = ?, worker = ?, run = ?, committed = ?, "
+    "carried = ? "
     "WHERE evaluation = ? AND position = ?"
 )
 _GONE = (
@@ -71,10 +73,11 @@ def keep_only(book: Book, id: str, trials: Collection[str]) -> bool:
             number = _number(connection, id)
             gone = connection.execute(_GONE, (number, json.dumps(list(trials)))).fetchall()
             for place in gone:
-                connection.execute(_ROW, (None, "", *[None] * 8, "", "", 0, None, *place))
+                connection.execute(_ROW, (None, "", *[None] * 8, "", "", 0, None, 0, *place))
                 connection.execute("UPDATE texts SET row = NULL WHERE evaluation = ? AND position = ?", place)
                 connection.execute("DELETE FROM others WHERE evaluation = ? AND position = ?", place)
-            connection.execute("UPDATE evaluations SET done = done - ? WHERE number = ?", (len(gone), number))
+            update = "UPDATE evaluations SET done = done - ?, version = ? WHERE number = ?"
+            connection.execute(update, (len(gone), _new_version(), number))
         return True
 
     return _safely(book, write)
@@ -86,7 +89,7 @@ def drop(book: Book, id: str) -> bool:
     def write() -> bool:
         with book.write() as connection:
             number = _number(connection, id)
-            for table in ("lines", "texts", "others"):
+            for table in ("cells", "lines", "texts", "others"):
                 connection.execute(f"DELETE FROM {table} WHERE evaluation = ?", (number,))
             connection.execute("DELETE FROM evaluations WHERE number = ?", (number,))
         return True
@@ -116,29 +119,42 @@ def _enter(book: Book, evaluation: Evaluation) -> bool:
         if _number(connection, evaluation.id) is not None:
             return True
         cursor = connection.execute(
-            "INSERT INTO evaluations (id, submitted, owner, words, total) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO evaluations (id, submitted, owner, words, total, version) VALUES (?, ?, ?, ?, ?, ?)",
             (
                 *(evaluation.id, evaluation.submitted_at.timestamp(), _text(evaluation.owner)),
-                *(_words(evaluation.id, spec.name, spec.executor, evaluation.owner, *_of_all(trials)), len(trials)),
+                _words(evaluation.id, spec.name, spec.executor, evaluation.owner, *_of_all(trials)),
+                *(len(trials), _new_version()),
             ),
         )
-        number = cursor.lastrowid
-        connection.executemany(_LINE, _lines(number, trials))
-        connection.executemany(
-            "INSERT OR IGNORE INTO texts (evaluation, position, labels) VALUES (?, ?, ?)",
-            ((number, position, dumps(trial.labels)) for position, trial in enumerate(trials)),
-        )
+        _enter_trials(connection, cursor.lastrowid, trials)
     return True
 
 
-def _lines(number: int | None, trials: Iterable[PlannedTrial]) -> Iterator[tuple[Any, ...]]:
-    attempts: dict[tuple[str, ...], int] = {}
-    for position, trial in enumerate(trials):
-        labels = [_text(trial.labels.get(name, "")) for name in LABELS]
-        which = (trial.task, *labels[:3])
-        attempts[which] = attempts.get(which, 0) + 1
-        texts = (_text(trial.name), _text(trial.task), *labels)
-        yield (number, position, *texts, attempts[which], trial.estimated_seconds)
+def _enter_trials(connection: sqlite3.Connection, number: int | None, trials: Sequence[PlannedTrial]) -> None:
+    #: What the trials of one cell have in common, to its number and how many there are so far.
+    cells: dict[tuple[str, ...], list[int]] = {}
+
+    def line(position: int, trial: PlannedTrial) -> tuple[Any, ...]:
+        label = trial.labels.get
+        common = (label("agent"), label("model"), label("dataset"), trial.task, label("category"), label("difficulty"))
+        key = tuple(_text(part or "") for part in common)
+        cell = cells.setdefault(key, [len(cells), 0])
+        cell[1] += 1
+        return (number, position, cell[0], _text(trial.name), cell[1], trial.estimated_seconds, *key)
+
+    connection.executemany(_LINE, (line(position, trial) for position, trial in enumerate(trials)))
+    connection.executemany(
+        "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        ((number, cell, *key, planned) for key, (cell, planned) in cells.items()),
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO texts (evaluation, position, labels) VALUES (?, ?, ?)",
+        ((number, position, dumps(trial.labels)) for position, trial in enumerate(trials)),
+    )
+
+
+def _new_version() -> int:
+    return secrets.randbits(62)
 
 
 def _of_all(trials: Iterable[PlannedTrial]) -> list[str]:
@@ -161,8 +177,9 @@ def _put_all(connection: sqlite3.Connection, id: str, rows: Iterable[TrialRow]) 
             _put_one(connection, (number, line[0]), row)
             found += 1
             new += line[1] is None
-    if new:
-        connection.execute("UPDATE evaluations SET done = done + ? WHERE number = ?", (new, number))
+    if found:
+        update = "UPDATE evaluations SET done = done + ?, version = ? WHERE number = ?"
+        connection.execute(update, (new, _new_version(), number))
     return found
 
 
@@ -176,7 +193,7 @@ def _put_one(connection: sqlite3.Connection, place: tuple[Any, Any], row: TrialR
             *(_seconds(summary.started_at), _seconds(summary.finished_at)),
             *map(_whole, (summary.input_tokens, summary.cache_tokens, summary.output_tokens)),
             *(summary.cost_usd, _text(summary.error_type), _text(row.worker), row.attempt),
-            *(row.committed_at.timestamp(), *place),
+            *(row.committed_at.timestamp(), bool(row.origin), *place),
         ),
     )
     connection.execute("UPDATE texts SET row = ? WHERE evaluation = ? AND position = ?", (dumps(row), *place))

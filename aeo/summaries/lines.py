@@ -86,6 +86,8 @@ class Line:
     committed_at: datetime | None = None
     #: Files the transfer dropped or cut.
     notes: tuple[str, ...] = ()
+    #: Evaluation and trial, ``id/name``, that the result was taken over from; empty: it ran for this evaluation.
+    origin: str = ""
     #: The committed row as JSON; see `row`.
     row_text: str = field(default="", repr=False)
 
@@ -276,6 +278,7 @@ def _line(values: tuple[Any, ...]) -> Line:
         run=run,
         committed_at=moment(committed),
         notes=tuple(raw.get("notes", ())),
+        origin=raw.get("origin", ""),
         row_text=text or "",
     )
 

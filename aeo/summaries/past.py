@@ -30,7 +30,7 @@ def past_tasks(book: Book, dataset: str) -> dict[str, Past]:
     """
     query = """
         SELECT task, outcome, reward, seconds FROM lines
-        WHERE dataset = ? AND dataset != '' AND run > 0 AND outcome IS NOT NULL"""
+        WHERE dataset = ? AND dataset != '' AND run > 0 AND outcome IS NOT NULL AND NOT carried"""
     runs: dict[str, int] = {}
     rewards: dict[str, list[float]] = {}
     spent: dict[str, list[float]] = {}

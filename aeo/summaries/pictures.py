@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import NamedTuple
 
 from aeo.core.model import Outcome
 from aeo.summaries.book import Book
-
-_WHICH = "evaluation = (SELECT number FROM evaluations WHERE id = ?)"
 
 
 class Column(NamedTuple):
@@ -74,11 +74,14 @@ def heatmap(book: Book, id: str) -> Heat:
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"""
+    return book.known(id, "heat", _heat)
+
+
+def _heat(connection: sqlite3.Connection, number: int) -> Heat:
+    query = """
         SELECT dataset, task, agent, model, attempt, trial, COALESCE(outcome, ''), reward, seconds FROM lines
-        WHERE {_WHICH} ORDER BY position"""
-    with book.read() as connection:
-        found = connection.execute(query, (id,)).fetchall()
+        WHERE evaluation = ? ORDER BY position"""
+    found = connection.execute(query, (number,)).fetchall()
     several = len({item[0] for item in found}) > 1
     columns = sorted({item[2:5] for item in found})
     place = {column: index for index, column in enumerate(columns)}
@@ -89,21 +92,26 @@ def heatmap(book: Book, id: str) -> Heat:
 
 
 def timeline(book: Book, id: str) -> list[Bar]:
-    """The runs that gave an evaluation's results, by worker, lane and start.
+    """The runs that gave an evaluation's results, by worker, lane and start; not of results that were taken over.
 
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"""
+    return book.known(id, "timeline", _timeline)
+
+
+def _timeline(connection: sqlite3.Connection, number: int) -> list[Bar]:
+    query = """
         SELECT worker, started, finished, trial, outcome FROM lines
-        WHERE {_WHICH} AND started IS NOT NULL AND finished IS NOT NULL ORDER BY worker, started, finished"""
-    with book.read() as connection:
-        found = connection.execute(query, (id,)).fetchall()
+        WHERE evaluation = ? AND started IS NOT NULL AND finished IS NOT NULL ORDER BY worker, started, finished"""
+    found = connection.execute(query, (number,)).fetchall()
+    outcomes = {outcome.value: outcome for outcome in Outcome}
     bars = [
-        Bar(trial, worker, lane, _moment(started), _moment(finished), Outcome(outcome))
+        Bar(trial, worker, lane, _moment(started), _moment(finished), outcomes[outcome])
         for (worker, started, finished, trial, outcome), lane in zip(found, _lanes(found), strict=True)
     ]
-    return sorted(bars, key=lambda bar: (bar.worker, bar.lane, bar.started_at))
+    # Within a lane they are in the order of their starts already.
+    return sorted(bars, key=itemgetter(1, 2))
 
 
 def _lanes(runs: Iterable[tuple[str, float, float, str, str]]) -> list[int]:
@@ -129,9 +137,12 @@ def histogram(book: Book, id: str, bins: int = 30) -> list[Bin]:
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"SELECT seconds FROM lines WHERE {_WHICH} AND seconds IS NOT NULL"
-    with book.read() as connection:
-        values = [value for (value,) in connection.execute(query, (id,))]
+    return book.known(id, f"histogram {bins}", lambda connection, number: _histogram(connection, number, bins))
+
+
+def _histogram(connection: sqlite3.Connection, number: int, bins: int) -> list[Bin]:
+    query = "SELECT seconds FROM lines WHERE evaluation = ? AND seconds IS NOT NULL"
+    values = [value for (value,) in connection.execute(query, (number,))]
     if not values:
         return []
     least, most = min(values), max(values)

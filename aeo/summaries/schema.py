@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Raised with every change of the tables or of what is put into them.
-VERSION = 1
+VERSION = 2
 
 #: `lines` is narrow, as filters, sorting and sums read all lines of an evaluation; `texts` holds what only shown lines
 #: need. Times are seconds since 1970.
@@ -20,13 +20,30 @@ CREATE TABLE evaluations (
   done INTEGER NOT NULL DEFAULT 0,
   -- So many rows of the store's list of commits are in, and this trial's was the last.
   seen INTEGER NOT NULL DEFAULT 0,
-  last TEXT NOT NULL DEFAULT ''
+  last TEXT NOT NULL DEFAULT '',
+  -- Another number after every change, in this file and any before it.
+  version INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX evaluations_by_time ON evaluations (submitted);
+
+-- What the attempts of one agent and model on one task have in common: sums are made by this number, not by texts.
+CREATE TABLE cells (
+  evaluation INTEGER NOT NULL,
+  cell INTEGER NOT NULL,
+  agent TEXT NOT NULL,
+  model TEXT NOT NULL,
+  dataset TEXT NOT NULL,
+  task TEXT NOT NULL,
+  category TEXT NOT NULL,
+  difficulty TEXT NOT NULL,
+  planned INTEGER NOT NULL,
+  PRIMARY KEY (evaluation, cell)
+) WITHOUT ROWID;
 
 CREATE TABLE lines (
   evaluation INTEGER NOT NULL,
   position INTEGER NOT NULL,
+  cell INTEGER NOT NULL,
   trial TEXT NOT NULL,
   task TEXT NOT NULL,
   agent TEXT NOT NULL,
@@ -51,6 +68,8 @@ CREATE TABLE lines (
   worker TEXT NOT NULL DEFAULT '',
   run INTEGER NOT NULL DEFAULT 0,
   committed REAL,
+  -- Whether the result was taken over from another evaluation.
+  carried INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (evaluation, position)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX lines_by_trial ON lines (evaluation, trial);
