@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import psutil
 
-from aeo import event_log, records, workers
+from aeo import event_log, records, upkeep, workers
 from aeo.core import alerts as core
 from aeo.core import estimate
 from aeo.core.alerts import Alert, ControllerFacts, EvaluationFacts, RunFacts, WorkerFacts
@@ -120,6 +120,7 @@ def _runs(site: Site, status: EvaluationStatus, running: Sequence[Running], mome
     except InputError:
         # Damaged or just being removed; the doctor says so.
         return
+    upkeep.catch_up(site, status)
     factor = estimate.factor(counts.durations(site.book, status.id))
     for run, seconds in long:
         trial = planned.get(run.claim.trial)

@@ -30,6 +30,7 @@ from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
 from aeo.core.names import check_name
 from aeo.dispatch import CONTROL, queue_of
 from aeo.layout import Local
+from aeo.pulse import Pulse
 from aeo.site import WorkerSite, open_site
 from aeo.store import health
 from aeo.store import workers as worker_store
@@ -112,7 +113,7 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
     site = WorkerSite(
         config=config, local=local, db=connect(config.broker_url), remote=place, draining=stay.reason, stopping=stay.now
     )
-    pulse = workers.Pulse(
+    pulse = Pulse(
         config,
         look=lambda: stay.look(info.boot),
         heed=stay.heed,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from aeo.site import Site
 from aeo.store import evaluations as evaluation_store
 from aeo.store import health, trials
 from aeo.store import workers as store
-from aeo.store.connection import Db, connect
 from aeo.store.evaluations import BatchState
 from aeo.store.trials import Requeued
 from aeo.store.workers import Sample, WorkerStatus
@@ -39,9 +36,6 @@ DISK_FULL = "disk nearly full"
 
 #: Ids that no worker may have: the control process consumes under this one.
 RESERVED = frozenset({dispatch.CONTROL})
-
-#: Seconds between two tries to send a heartbeat that failed.
-RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +211,32 @@ def remove(site: Site, id: str, *, force: bool = False) -> Removed:
     return Removed(id=id, given_back=given_back, alive=alive)
 
 
+def pause(site: Site, id: str, *, by: str, note: str = "") -> WorkerView:
+    """Let a worker claim nothing until it is resumed, also after a restart; what it runs goes on.
+
+    ``by``: the user who wants it.
+
+    Raises:
+        NotFound: none is registered under this id; likewise the next two.
+    """
+    return _tell(site, id, WorkerState.PAUSED, f"paused by {by}" + (f": {note}" if note else ""))
+
+
+def drain(site: Site, id: str, *, by: str) -> WorkerView:
+    """Let a worker finish what it runs and claim nothing more, until it is restarted or resumed."""
+    return _tell(site, id, WorkerState.DRAINING, f"drained by {by}")
+
+
+def resume(site: Site, id: str) -> WorkerView:
+    """Let a paused or draining worker take work again."""
+    return _tell(site, id, WorkerState.ONLINE, "")
+
+
+def _tell(site: Site, id: str, state: WorkerState, note: str) -> WorkerView:
+    store.set_state(site.db, id, state, note)
+    return view(site, id)
+
+
 def admit(site: Site, info: WorkerInfo) -> None:
     """Take a worker in that presents itself.
 
@@ -313,67 +333,3 @@ def heartbeat(local: Local, *, boot: str, batches: tuple[str, ...], draining: st
         draining=draining,
         images=_images.count(),
     )
-
-
-class Pulse:
-    """The thread that sends heartbeats: on a connection of its own, so that it beats whatever Celery waits for."""
-
-    def __init__(
-        self,
-        config: Config,
-        *,
-        look: Callable[[], Heartbeat],
-        heed: Callable[[WorkerState], None],
-        register: Callable[[], object],
-        dismiss: Callable[[], None],
-    ):
-        """``heed`` is told the state the controller wants; ``register`` is called when it does not know the worker.
-
-        ``dismiss`` is called at each beat while a person keeps this worker out.
-        """
-        self._config, self._look, self._heed, self._register = config, look, heed, register
-        self._dismiss = dismiss
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-
-    def start(self) -> None:
-        """Begin to beat."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Send no more; the last heartbeat expires by itself."""
-        self._stop.set()
-        self._thread.join(timeout=15)
-
-    def _run(self) -> None:
-        db: Db | None = None
-        pause = 0.0
-        while not self._stop.wait(pause):
-            pause = self._config.poll_interval
-            try:
-                db = db or connect(self._config.broker_url)
-                self._beat(db)
-            except Exception as error:  # whatever it is, a worker without a pulse is a lost worker
-                log.warning("heartbeat failed: %s", error)
-                pause = min(RETRY_SECONDS, pause)
-        if db is not None:
-            db.close()
-
-    def _beat(self, db: Db) -> None:
-        config = self._config
-        told = replace(self._look(), clock_skew=store.clock_skew(db))
-        try:
-            self._heed(store.beat(db, config.worker_id, told, ttl_seconds=config.grace_seconds))
-        except Conflict:
-            self._dismiss()
-        except NotFound:
-            log.warning("the controller does not know this worker any more; registering again")
-            self._register_again()
-
-    def _register_again(self) -> None:
-        try:
-            self._register()
-        except Conflict as error:
-            # Another has the id now: this one must not take trials in its name.
-            log.warning("%s", error)
-            self._heed(WorkerState.LOST)

@@ -200,7 +200,7 @@ def is_breakers(state: EvaluationState | WorkerState, reason: str) -> bool:
 def text(
     alert: Alert,
     *,
-    words: Mapping[Kind, str] = TEXTS,
+    words: Mapping[Kind, object] = TEXTS,
     span: Callable[[float], str] | None = None,
     size: Callable[[float], str] | None = None,
 ) -> str:

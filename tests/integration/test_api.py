@@ -289,26 +289,9 @@ def test_the_dashboard_counts(client: FlaskClient, web_site: Site, submitted: di
     assert [item["id"] for item in answer["recent"]] == [submitted["id"]]
 
 
-def test_the_first_page_shows_evaluations_and_workers(
-    client: FlaskClient, web_site: Site, submitted: dict[str, Any]
-) -> None:
-    finish_one(web_site, submitted["id"])
-    finish_one(web_site, submitted["id"], Outcome.INFRA_ERROR)
-    page = client.get("/").text
-    assert "<strong>first</strong>" in page
-    assert "2 of 6" in page
-    assert "1 of 6 (16 %)" in page
-    assert "Infrastructure errors" in page
-    assert "Worker w1" in page
-    assert 'http-equiv="refresh"' in page
-    assert "No more evaluations" in client.get("/?offset=25").text
-    assert client.get("/?offset=-5").status_code == 200
-    assert client.get("/?offset=x").status_code == 200
-
-
 def test_names_are_shown_as_text(client: FlaskClient) -> None:
     client.post("/api/workers", json=worker(display_name="<script>alert(1)</script>"))
-    page = client.get("/").text
+    page = client.get("/workers").text
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 

@@ -17,6 +17,7 @@ from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import EvaluationState, Heartbeat, TrialState, WorkerState
 from aeo.layout import Local
 from aeo.processes import Stay
+from aeo.pulse import Pulse
 from aeo.site import Site
 from aeo.store import evaluations, trials, workers
 from aeo.store.connection import Db
@@ -203,7 +204,7 @@ def test_the_worker_learns_of_it_at_its_next_beat(site: Site, tmp_path: Path) ->
     info = a_worker()
     stay = Stay(local=Local(tmp_path / "w"), name="w1")
     engine_workers.admit(site, info)
-    pulse = engine_workers.Pulse(
+    pulse = Pulse(
         replace(site.config, worker_id="w1", poll_interval=0.05),
         look=lambda: stay.look(info.boot),
         heed=stay.heed,

@@ -6,9 +6,10 @@ from apiflask import APIBlueprint
 from flask import Response
 
 from aeo import codec, workers
-from aeo.core.model import WorkerInfo, WorkerState
+from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
 from aeo.store import workers as store
+from aeo.workers import WorkerView
 from webapp.api.replies import reply
 from webapp.api.schemas import (
     AddressesOut,
@@ -68,8 +69,9 @@ def register(body: WorkerIn) -> Response:
 )
 @needs(Role.ADMIN)
 def set_weight(worker_id: str, body: WeightIn) -> Response:
-    store.set_weight(current_site().db, _checked(worker_id), body.weight)
-    return _shown(worker_id)
+    site = current_site()
+    store.set_weight(site.db, _checked(worker_id), body.weight)
+    return _shown(workers.view(site, worker_id))
 
 
 @bp.post("/workers/<worker_id>/pause")
@@ -82,7 +84,7 @@ def set_weight(worker_id: str, body: WeightIn) -> Response:
 )
 @needs(Role.ADMIN)
 def pause(worker_id: str, body: NoteIn) -> Response:
-    return _told(worker_id, WorkerState.PAUSED, _by("paused", body.note.strip()))
+    return _shown(workers.pause(current_site(), _checked(worker_id), by=current_user.name, note=body.note.strip()))
 
 
 @bp.post("/workers/<worker_id>/resume")
@@ -90,7 +92,7 @@ def pause(worker_id: str, body: NoteIn) -> Response:
 @bp.doc(summary="Let a paused or draining worker take work again", responses={404: "No such worker"})
 @needs(Role.ADMIN)
 def resume(worker_id: str) -> Response:
-    return _told(worker_id, WorkerState.ONLINE, "")
+    return _shown(workers.resume(current_site(), _checked(worker_id)))
 
 
 @bp.post("/workers/<worker_id>/drain")
@@ -102,7 +104,7 @@ def resume(worker_id: str) -> Response:
 )
 @needs(Role.ADMIN)
 def drain(worker_id: str) -> Response:
-    return _told(worker_id, WorkerState.DRAINING, _by("drained"))
+    return _shown(workers.drain(current_site(), _checked(worker_id), by=current_user.name))
 
 
 @bp.delete("/workers/<worker_id>")
@@ -152,14 +154,5 @@ def _checked(worker_id: str) -> str:
     return check_name(worker_id, "worker id", field="id")
 
 
-def _by(done: str, why: str = "") -> str:
-    return f"{done} by {current_user.name}" + (f": {why}" if why else "")
-
-
-def _told(worker_id: str, state: WorkerState, note: str) -> Response:
-    store.set_state(current_site().db, _checked(worker_id), state, note)
-    return _shown(worker_id)
-
-
-def _shown(worker_id: str) -> Response:
-    return reply({"worker": workers.view(current_site(), worker_id)})
+def _shown(view: WorkerView) -> Response:
+    return reply({"worker": view})
