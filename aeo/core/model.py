@@ -246,6 +246,8 @@ class TrialRow:
     committed_at: datetime
     #: Files the transfer dropped or cut, for the trial's page.
     notes: tuple[str, ...] = ()
+    #: Evaluation and trial, ``id/name``, that it was taken over from; empty: it ran for this evaluation.
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ def errors(book: Book, id: str) -> list[ErrorCount]:
 
 
 def worker_counts(book: Book, id: str) -> dict[str, WorkerCount]:
-    """Results by worker; those of no worker are left out.
+    """Results by worker; those of no worker, and those taken over, are left out.
 
     Raises:
         Unavailable: the summaries cannot be read.
@@ -64,7 +64,8 @@ def worker_counts(book: Book, id: str) -> dict[str, WorkerCount]:
     def look(connection: sqlite3.Connection, number: int) -> dict[str, WorkerCount]:
         query = """
             SELECT worker, outcome, COUNT(*), SUM(COALESCE(seconds, 0)) FROM lines
-            WHERE evaluation = ? AND outcome IS NOT NULL AND worker != '' GROUP BY worker, outcome ORDER BY worker"""
+            WHERE evaluation = ? AND outcome IS NOT NULL AND worker != '' AND NOT carried
+            GROUP BY worker, outcome ORDER BY worker"""
         outcomes: dict[str, dict[Outcome, int]] = {}
         spent: dict[str, float] = {}
         for worker, outcome, count, seconds in connection.execute(query, (number,)):

@@ -103,7 +103,8 @@ def timeline(book: Book, id: str) -> list[Bar]:
 def _timeline(connection: sqlite3.Connection, number: int) -> list[Bar]:
     query = """
         SELECT worker, started, finished, trial, outcome FROM lines
-        WHERE evaluation = ? AND started IS NOT NULL AND finished IS NOT NULL ORDER BY worker, started, finished"""
+        WHERE evaluation = ? AND started IS NOT NULL AND finished IS NOT NULL AND NOT carried
+        ORDER BY worker, started, finished"""
     found = connection.execute(query, (number,)).fetchall()
     outcomes = {outcome.value: outcome for outcome in Outcome}
     bars = [
