@@ -41,6 +41,7 @@ def evaluation(
     done: int | None = None,
     running: int = 0,
     owner: str = "",
+    parent: str = "",
     warnings: tuple[str, ...] = (),
     close: bool = False,
     seed: int = 1,
@@ -71,6 +72,7 @@ def evaluation(
         submitted_at=BEGIN,
         job_dir=str(site.shared.job(name)),
         owner=owner,
+        parent=parent,
     )
     folder = site.shared.evaluation(id)
     folder.mkdir()

@@ -120,6 +120,17 @@ def test_an_evaluation_that_has_just_begun(page_site: Site, sign_in: Client) -> 
     assert len(names(page)) == 3
 
 
+def test_scores_are_told_apart_by_what_differs(page_site: Site, sign_in: Client) -> None:
+    seeded.evaluation(page_site, models=("model-a", "model-b"), parent="e0", close=True)
+    client = sign_in()
+    for headers in ({}, POLL):
+        answer = client.get("/evaluations/e1?part=live", headers=headers)
+        words = section(answer, "live")
+        assert "Agent terminus Dataset bench" in words
+        assert re.search(r"Model Score, 95 % interval, coverage model-a 0\.\d+ .* model-b 0\.\d+", words)
+        assert 'Rerun of</dt><dd><a href="/evaluations/e0">' in answer.text
+
+
 def test_there_is_none(sign_in: Client) -> None:
     client = sign_in()
     assert client.get("/evaluations/nothing").status_code == 404

@@ -119,7 +119,6 @@ def _about(site: Site, status: EvaluationStatus, parts: Mapping[str, Any]) -> di
     asked = records.header(site.shared.evaluation(status.id))
     return {
         "warnings": asked.plan.warnings,
-        "parent": asked.parent,
         "configuration": _configuration(site, asked.spec),
         "choices": trial_table.choices(
             site, status, workers=parts["detail"].shares, errors=[error["type"] for error in parts["errors"]]
@@ -143,10 +142,23 @@ def _viewer(site: Site, status: EvaluationStatus) -> str:
 
 def _live(site: Site, status: EvaluationStatus) -> dict[str, Any]:
     detail = progress.detail(site, status.id)
+    shared = {
+        key: value
+        for key, value in (detail.scores[0].labels.items() if detail.scores else ())
+        if all(item.labels.get(key) == value for item in detail.scores)
+    }
     return {
         "detail": detail,
         "now": connection.now(site.db),
         "scores": _scores(detail),
+        # What all scores have in common is said once.
+        "shared": shared,
+        "told_apart": [
+            key
+            for key in ("agent", "model", "dataset")
+            if key not in shared and any(key in item.labels for item in detail.scores)
+        ],
+        "parent": records.header(site.shared.evaluation(status.id)).parent,
         "running": sorted(detail.running, key=lambda run: run.started_at),
         "longest": LONGEST,
         "worker_counts": summaries.worker_counts(site.book, status.id),
