@@ -61,7 +61,7 @@ class Run(NamedTuple):
     worker: str
     started_at: datetime
     finished_at: datetime
-    #: None while it runs; of several, the one that most people would want to know of.
+    #: None while it runs; of several, what most of them are.
     outcome: Outcome | None
     #: Empty when there are several.
     trial: str = ""
@@ -152,10 +152,6 @@ def gantt(site: Site, status: EvaluationStatus) -> list[Lane]:
     return lanes([*ended, *running])
 
 
-#: Which outcome stands for several, first to last.
-_LOUDEST = (Outcome.INFRA_ERROR, Outcome.INVALID, Outcome.CANCELLED, Outcome.SCORED)
-
-
 def lanes(runs: Iterable[Run], *, most: int = MOST_BARS) -> list[Lane]:
     """Lay runs out without overlaps, by worker; above ``most`` those too short to see are joined with the next."""
     by_worker: dict[str, list[Run]] = {}
@@ -200,17 +196,22 @@ def _least(found: Sequence[Sequence[Run]], most: int) -> timedelta:
 
 def _joined(lane: Sequence[Run], least: timedelta) -> list[Run]:
     """Runs of a lane, those of which several fit into ``least`` as one."""
-    done: list[Run] = []
+    groups: list[list[Run]] = []
     for run in lane:
-        last = done[-1] if done else None
-        if last is None or last.outcome is None or run.outcome is None or run.finished_at - last.started_at >= least:
-            done.append(run)
-            continue
-        done[-1] = Run(
-            worker=last.worker,
-            started_at=last.started_at,
-            finished_at=run.finished_at,
-            outcome=min(last.outcome, run.outcome, key=_LOUDEST.index),
-            size=last.size + run.size,
-        )
-    return done
+        group = groups[-1] if groups else None
+        # What runs stays apart.
+        if group and run.outcome and group[0].outcome and run.finished_at - group[0].started_at < least:
+            group.append(run)
+        else:
+            groups.append([run])
+    return [group[0] if len(group) == 1 else _one(group) for group in groups]
+
+
+def _one(group: Sequence[Run]) -> Run:
+    return Run(
+        worker=group[0].worker,
+        started_at=group[0].started_at,
+        finished_at=group[-1].finished_at,
+        outcome=Counter(run.outcome for run in group).most_common(1)[0][0],
+        size=len(group),
+    )

@@ -303,8 +303,9 @@ def test_each_part_changes_its_own_words_of_the_address(page_site: Site, sign_in
     assert pushed("groups", "?by=model&search=old", "?search=new&tasks=20") == (
         "/evaluations/e1?search=new&tasks=20&by=model"
     )
-    assert pushed("heat", "?tasks=40", "?by=model&offset=50") == "/evaluations/e1?by=model&offset=50&tasks=40"
-    assert pushed("trials", "?offset=50", "?by=model&search=old") == "/evaluations/e1?by=model&offset=50"
+    assert pushed("trials", "?offset=50", "?by=model&tasks=40&search=old") == (
+        "/evaluations/e1?by=model&tasks=40&offset=50"
+    )
     assert pushed("trials", "", "?search=old") == "/evaluations/e1"
 
 
@@ -350,12 +351,12 @@ def test_a_large_heat_map_has_pages(page_site: Site, sign_in: Client, monkeypatc
     client = sign_in()
     page = client.get("/evaluations/e1").text
     assert "Tasks 1–20 of 45" in page
-    assert 'href="/evaluations/e1?tasks=20"' in page
-    part = client.get("/evaluations/e1?tasks=40", headers={**POLL, "HX-Target": "heat"})
-    assert part.status_code == 286
-    assert "Tasks 41–45 of 45" in part.text
-    assert "offset=40&amp;limit=20" in part.text
-    assert 'rel="next"' not in part.text
+    assert 'href="/evaluations/e1?tasks=20#heat-title"' in page
+    last = client.get("/evaluations/e1?tasks=40").text.partition('id="trials"')[0]
+    assert "Tasks 41–45 of 45" in last
+    assert "offset=40&amp;limit=20" in last
+    assert 'rel="prev"' in last
+    assert 'rel="next"' not in last
 
 
 def test_groups_of_a_large_evaluation_come_after_the_page(
@@ -437,12 +438,15 @@ def test_lanes_do_not_overlap_and_short_runs_are_joined() -> None:
         ("a", 3, 1),
         ("b", 1, 1),
     ]
-    many = [run("a", at, at + 0.9, Outcome.INFRA_ERROR if at % 500 == 0 else Outcome.SCORED) for at in range(5000)]
+    many = [
+        run("a", at, at + 0.9, Outcome.INFRA_ERROR if at < 5 or at == 4000 else Outcome.SCORED) for at in range(5000)
+    ]
     (lane,) = charts.lanes([*many, run("a", 5000, 5001, None)])
     assert len(lane.runs) <= 2 * charts.MOST_PARTS
     assert sum(item.size for item in lane.runs) == 5001
     assert lane.runs[-1].outcome is None, "what runs stays apart"
-    assert lane.runs[0].outcome is Outcome.INFRA_ERROR, "the one people want to know of"
+    assert [item.outcome for item in lane.runs].count(Outcome.INFRA_ERROR) == 1, "what most of them are"
+    assert lane.runs[0].outcome is Outcome.INFRA_ERROR
     assert [item.trial for item in lane.runs[:2]] == ["", ""]
     for before, after in zip(lane.runs, lane.runs[1:], strict=False):
         assert before.finished_at <= after.started_at

@@ -38,8 +38,8 @@ GROUPS = ("category", "difficulty", "agent", "model", "dataset")
 LONGEST = 8
 #: Trials beyond which groups are read only after the rest of the page is there.
 LARGE = 2000
-#: Words of the address that are of one part; all others are the table's.
-OF_PART = {"heat": "tasks", "groups": "by"}
+#: Words of the address that are not the table's: of the groups and of the heat map.
+BY, TASKS = "by", "tasks"
 #: Tells htmx to ask no more: nothing will change.
 STOP_ASKING = 286
 #: Where an evaluation is written, cloned and rerun.
@@ -63,7 +63,8 @@ def show(id_or_name: str) -> Response:
     values = _common(status)
     for make in PARTS.values():
         values |= make(site, status)
-    return make_response(render_template("evaluation.html", **values | _about(site, status, values)))
+    values |= _heat(site, status) | _about(site, status, values)
+    return make_response(render_template("evaluation.html", **values))
 
 
 def _part() -> str:
@@ -78,7 +79,7 @@ def _address(part: str) -> str:
     """The page's address as it is to stand in the browser now: each part of the page changes its own words of it."""
 
     def own(key: str) -> bool:
-        return key == OF_PART.get(part) if part in OF_PART else key not in OF_PART.values()
+        return key == BY if part == "groups" else key not in (BY, TASKS)
 
     shown = parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query)
     asked = [(key, value) for key, value in request.args.items() if value]
@@ -200,12 +201,12 @@ def _errors(site: Site, status: EvaluationStatus) -> list[dict[str, Any]]:
 def _heat(site: Site, status: EvaluationStatus) -> dict[str, Any]:
     return {
         "extent": charts.extent(site, status),
-        "first": max(0, min(request.args.get("tasks", 0, type=int), 10**9)),
+        "first": max(0, min(request.args.get(TASKS, 0, type=int), 10**9)),
     }
 
 
 def _groups(site: Site, status: EvaluationStatus) -> dict[str, Any]:
-    by = request.args.get("by", GROUPS[0])
+    by = request.args.get(BY, GROUPS[0])
     by = by if by in GROUPS else GROUPS[0]
     later = status.total > LARGE and not _part()
     return {
@@ -218,7 +219,6 @@ def _groups(site: Site, status: EvaluationStatus) -> dict[str, Any]:
 #: What may be asked for alone, by the id of its element: what its template needs beyond `_common`.
 PARTS: Mapping[str, Callable[[Site, EvaluationStatus], dict[str, Any]]] = {
     "live": _live,
-    "heat": _heat,
     "groups": _groups,
     "trials": trial_table.values,
 }
