@@ -13,6 +13,7 @@ from aeo.core import estimate
 from aeo.core.allot import Allotment
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import Plan, PlannedTrial, Spec
+from aeo.evaluations import Inherit, Legacy
 from aeo.executors import source
 from aeo.site import Site
 from aeo.store import history, workers
@@ -67,6 +68,8 @@ class Check:
     name: str = ""
     trials: int = 0
     tasks: int = 0
+    #: Trials whose result is taken over from an earlier evaluation: they are not run, and in no share.
+    carried: int = 0
     agents: tuple[AgentTrials, ...] = ()
     shares: tuple[WorkerShare, ...] = ()
     #: Seconds from start to end on these slots when they are free; None is unknown: too few of its tasks ran before.
@@ -90,18 +93,20 @@ class _Problems(list[Problem]):
             return None
 
 
-def check(site: Site, request: Submission) -> Check:
+def check(site: Site, request: Submission, *, inherit: Inherit = evaluations.nothing) -> Check:
     """Plan a submission and share it out, as submitting would, and tell all that is wrong with it. Makes nothing.
+
+    ``inherit`` says which results of an earlier evaluation would be taken over.
 
     Raises:
         Unavailable: the store or the executor is away.
     """
     problems = _Problems()
-    found = _check(site, request, problems)
+    found = _check(site, request, problems, inherit)
     return replace(found, problems=tuple(_placed(problem, request) for problem in problems))
 
 
-def _check(site: Site, request: Submission, problems: _Problems) -> Check:
+def _check(site: Site, request: Submission, problems: _Problems, inherit: Inherit) -> Check:
     read = problems.of(lambda: submission.look(request))
     if read is None:
         return Check()
@@ -123,14 +128,18 @@ def _check(site: Site, request: Submission, problems: _Problems) -> Check:
     found = Check(executor=spec.executor, name=given or "")
     if plan is None:
         return replace(found, unfit=_unfit(pool or (), spec, None, {}))
+    whole = plan
+    legacy = problems.of(lambda: inherit(executor, spec, whole)) or Legacy()
     found = replace(
         found,
         version=plan.version,
         trials=len(plan.trials),
         tasks=len({trial.history_key for trial in plan.trials}),
+        carried=len(legacy.trials),
         agents=_agents(plan),
-        warnings=plan.warnings,
+        warnings=(*plan.warnings, *legacy.warnings),
     )
+    plan = evaluations.to_run(plan, legacy)
     usable = None if taking is None else problems.of(lambda: evaluations.matching(taking, spec, plan))
     if usable is None:
         return replace(found, unfit=_unfit(pool or (), spec, plan, {}))

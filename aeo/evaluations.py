@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from aeo import contents, dispatch, executors, records, submission, summaries
 from aeo.core import estimate
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.errors import Conflict, InputError, Problem
-from aeo.core.model import Batch, Evaluation, EvaluationState, Needs, Plan, PlannedTrial, Spec, WorkerState
+from aeo.core.model import Batch, Evaluation, EvaluationState, Needs, Plan, PlannedTrial, Spec, TrialRow, WorkerState
 from aeo.core.names import check_name
 from aeo.executors import Executor
-from aeo.layout import inside
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import history, trials, workers
@@ -37,10 +37,32 @@ class Submitted:
     warnings: tuple[str, ...]
 
 
-def submit(site: Site, request: Submission, *, owner: str = "") -> Submitted:
+@dataclass(frozen=True, kw_only=True)
+class Legacy:
+    """What an evaluation begins with: results of an earlier one."""
+
+    #: Id of that evaluation; empty if there is none.
+    parent: str = ""
+    #: Names of the planned trials that get a result.
+    trials: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+    #: Puts their folders into the new job's; returns their rows.
+    hand_over: Callable[[Evaluation, Path], Sequence[TrialRow]] = lambda _evaluation, _job_dir: ()
+
+
+#: What results a plan begins with.
+Inherit = Callable[[Executor, Spec, Plan], Legacy]
+
+
+def nothing(_executor: Executor, _spec: Spec, _plan: Plan) -> Legacy:
+    """Begin with no results."""
+    return Legacy()
+
+
+def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit = nothing) -> Submitted:
     """Plan, share out and dispatch. Everything is checked before anything is made; a failure leaves nothing.
 
-    ``owner`` is the name of the user who asks.
+    ``owner`` is the name of the user who asks; ``inherit`` says which results of an earlier evaluation are taken over.
 
     Raises:
         InputError: the request cannot be run as it is (one problem per fault).
@@ -54,7 +76,9 @@ def submit(site: Site, request: Submission, *, owner: str = "") -> Submitted:
     check_free(site, spec.name)
     pool = taking_work(asked(workers.all(site.db), spec))
     plan = estimated(site, spec, check_plan(executor.plan(spec, file)))
-    shares = share_out(plan.trials, matching(pool, spec, plan), spec)
+    legacy = inherit(executor, spec, plan)
+    plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
+    shares = share_out(to_run(plan, legacy).trials, matching(pool, spec, plan), spec)
     evaluation = Evaluation(
         id=id,
         spec=spec,
@@ -62,9 +86,17 @@ def submit(site: Site, request: Submission, *, owner: str = "") -> Submitted:
         submitted_at=datetime.now(timezone.utc),
         job_dir=str(site.shared.job(spec.name)),
         owner=owner,
+        parent=legacy.parent,
     )
-    _create(site, executor, evaluation, shares)
+    _create(site, executor, evaluation, shares, legacy)
     return Submitted(evaluation=evaluation, status=store.get(site.db, id), warnings=plan.warnings)
+
+
+def to_run(plan: Plan, legacy: Legacy) -> Plan:
+    """The plan of the trials that get no result from an earlier evaluation."""
+    if not legacy.trials:
+        return plan
+    return replace(plan, trials=tuple(trial for trial in plan.trials if trial.name not in legacy.trials))
 
 
 def name_of(executor: Executor, spec: Spec, id: str) -> str:
@@ -258,10 +290,10 @@ def batches_of(evaluation: str, shares: Allotment) -> dict[Batch, Sequence[str]]
     }
 
 
-def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allotment) -> None:
+def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allotment, legacy: Legacy) -> None:
     """Make all that an evaluation is, or nothing."""
     id, name = evaluation.id, evaluation.spec.name
-    staging = inside(site.shared.evaluations, f"new.{id}")
+    staging = site.shared.unborn(id)
     folder, job_dir = site.shared.evaluation(id), site.shared.job(name)
     with site.shared.submitting(), ExitStack() as undo:
         undo.callback(shutil.rmtree, staging, ignore_errors=True)
@@ -276,10 +308,15 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
         executor.start_job(evaluation, job_dir)
         for content in evaluation.plan.contents:
             contents.publish(site.shared, content)
+        rows = legacy.hand_over(evaluation, job_dir)
+        if rows:
+            records.write_carried(staging, rows)
         batches = batches_of(id, shares)
         undo.callback(_forget, site, id)
         # The store before the folder: if we die between them, the user saw a failure and nothing will run.
         store.save(site.db, evaluation, batches, shares.unfit)
+        # Nobody claims before there is a folder, or a message.
+        trials.carry(site.db, id, rows)
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         staging.rename(folder)
         dispatch.send(site, id, list(batches), priority=evaluation.spec.priority)

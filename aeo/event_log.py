@@ -39,7 +39,11 @@ def write(site: Site) -> int:
     for entry, event in taken:
         by_evaluation.setdefault(event.evaluation, []).append((entry, event))
     for evaluation, items in by_evaluation.items():
-        if site.shared.evaluation(evaluation).is_dir():
+        # In this order, or one that is born in between would have no folder; then the log is missing, and tried again.
+        unborn = site.shared.unborn(evaluation)
+        if unborn.is_dir():
+            _append(unborn / site.shared.events(evaluation).name, items, redactor)
+        elif site.shared.evaluation(evaluation).is_dir():
             _append(site.shared.events(evaluation), items, redactor)
     if taken:
         events.forget(site.db, [entry for entry, _ in taken])

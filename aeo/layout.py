@@ -12,6 +12,7 @@ On the controller::
     ├── evaluations/<id>/
     │   ├── evaluation.json            spec and plan header, written once
     │   ├── trials.jsonl               the planned trials, one a line, written once before it
+    │   ├── carried.jsonl              the rows it took over from an earlier evaluation, if it did
     │   ├── events.jsonl               what happened, append-only
     │   └── superseded/<trial>.<token>/   late second results, kept
     ├── tasks/<digest>/<name>/         content that travels to workers
@@ -24,6 +25,7 @@ On the controller::
     ├── inbox/<id>/live/<trial>.<token>/   what a run that somebody watches has written so far
     ├── workers/<id>/                  roots of the workers that `aeo up` and `aeo demo` start
     └── jobs/<name>/                   merged jobs (or <jobs_dir>/<name>/)
+              └── (beside them) .carried.<id>/   results being taken over by a new evaluation
 
 On a worker::
 
@@ -109,6 +111,10 @@ class Shared:
     def evaluation(self, id: str) -> Path:
         return inside(self.evaluations, id)
 
+    def unborn(self, id: str) -> Path:
+        """The folder of an evaluation that is just being made."""
+        return inside(self.evaluations, f"new.{id}")
+
     @contextmanager
     def submitting(self) -> Iterator[None]:
         """Held by whoever makes an evaluation, so that nobody takes a half-made one for a left-over."""
@@ -162,6 +168,10 @@ class Shared:
 
     def job(self, name: str) -> Path:
         return inside(self.jobs_dir, name)
+
+    def carried(self, id: str) -> Path:
+        """Where results that an evaluation takes over are made ready, on the disk of its job."""
+        return self.jobs_dir / f".carried.{check_name(id, 'evaluation')}"
 
 
 @dataclass(frozen=True)

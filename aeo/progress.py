@@ -50,6 +50,16 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Relative:
+    """An evaluation that reruns another one, or is rerun."""
+
+    id: str
+    #: Empty when it is not known any more.
+    name: str = ""
+    state: EvaluationState | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationDetail:
     """One evaluation, looked at closely."""
 
@@ -66,6 +76,10 @@ class EvaluationDetail:
     #: Four of five times the end lies between these.
     eta_low_seconds: float | None = None
     eta_high_seconds: float | None = None
+    #: The evaluation that this one reruns; None if it reruns none.
+    parent: Relative | None = None
+    #: Those that rerun this one, oldest first.
+    reruns: tuple[Relative, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +128,20 @@ def detail(site: Site, id_or_name: str) -> EvaluationDetail:
         eta_seconds=end.likely if end else None,
         eta_low_seconds=end.low if end else None,
         eta_high_seconds=end.high if end else None,
+        parent=_parent(site, status),
+        reruns=tuple(map(_relative, store.reruns(site.db, status.id))),
     )
+
+
+def _parent(site: Site, status: EvaluationStatus) -> Relative | None:
+    if not status.parent:
+        return None
+    known = store.several(site.db, [status.parent])
+    return _relative(known[0]) if known else Relative(id=status.parent)
+
+
+def _relative(status: EvaluationStatus) -> Relative:
+    return Relative(id=status.id, name=status.name, state=status.state)
 
 
 def found(site: Site, id_or_name: str) -> EvaluationStatus:

@@ -1,19 +1,24 @@
-"""What was asked, on disk: ``evaluation.json`` and ``trials.jsonl``, written once, read by controller and workers."""
+"""What was asked, on disk: ``evaluation.json`` and ``trials.jsonl``, written once, read by controller and workers.
+
+An evaluation that took over results of an earlier one also has ``carried.jsonl``: their rows, one a line.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from aeo import codec
 from aeo.core.errors import InputError, NotFound
-from aeo.core.model import Evaluation, PlannedTrial
+from aeo.core.model import Evaluation, PlannedTrial, TrialRow
 
 EVALUATION = "evaluation.json"
 TRIALS = "trials.jsonl"
+CARRIED = "carried.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,22 @@ def write(folder: Path, evaluation: Evaluation) -> None:
     lines = "".join(codec.dumps(trial) + "\n" for trial in evaluation.plan.trials)
     _write(folder / TRIALS, lines)
     _write(folder / EVALUATION, codec.dumps(replace(evaluation, plan=replace(evaluation.plan, trials=()))))
+
+
+def write_carried(folder: Path, rows: Iterable[TrialRow]) -> None:
+    """Write the rows of the results that were taken over into an existing folder, durably."""
+    _write(folder / CARRIED, "".join(codec.dumps(row) + "\n" for row in rows))
+
+
+def carried(folder: Path) -> dict[str, TrialRow]:
+    """The rows of the results that an evaluation took over, by trial; lines that are damaged are left out."""
+    rows: dict[str, TrialRow] = {}
+    with suppress(FileNotFoundError), (folder / CARRIED).open("rb") as lines:
+        for line in lines:
+            with suppress(InputError):
+                row = codec.loads(TrialRow, line)
+                rows[row.summary.trial] = row
+    return rows
 
 
 def _write(path: Path, text: str) -> None:

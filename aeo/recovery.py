@@ -37,7 +37,7 @@ def recover(site: Site) -> None:
 
 
 def _sweep_staging(site: Site) -> None:
-    """Submissions that died half-way: their staging, and the job folder if nothing ran in it."""
+    """Submissions that died half-way: their staging, and the job folder if nothing of others is in it."""
     with site.shared.nobody_submits() as alone:
         if alone:
             _sweep_left_overs(site)
@@ -47,10 +47,14 @@ def _sweep_left_overs(site: Site) -> None:
     for staging in site.shared.evaluations.glob("new.*"):
         id = staging.name.removeprefix("new.")
         if not site.shared.evaluation(id).exists() and (staging / records.EVALUATION).exists():
-            job_dir = Path(records.read(staging).evaluation.job_dir)
-            if job_dir.is_dir() and not any(path.is_dir() for path in job_dir.iterdir()):
+            record = records.read(staging)
+            job_dir = Path(record.evaluation.job_dir)
+            # What it took over has names of its own. Others mean that the folder is another evaluation's.
+            if job_dir.is_dir() and all(path.name in record.trials for path in job_dir.iterdir() if path.is_dir()):
                 shutil.rmtree(job_dir, ignore_errors=True)
         shutil.rmtree(staging, ignore_errors=True)
+    for carried in site.shared.jobs_dir.glob(".carried.*"):
+        shutil.rmtree(carried, ignore_errors=True)
 
 
 def _recover_evaluation(site: Site, folder: Path) -> None:
@@ -94,7 +98,11 @@ def _adopt_committed(site: Site, record: Record) -> None:
     ]
     if not unknown:
         return
-    logged = event_log.committed_rows(event_log.read(site.shared.events(record.evaluation.id)))
+    folder = site.shared.evaluation(record.evaluation.id)
+    logged = {
+        **records.carried(folder),
+        **event_log.committed_rows(event_log.read(site.shared.events(record.evaluation.id))),
+    }
     for trial in unknown:
         results.adopt(site, record, trial, logged.get(trial.name))
 

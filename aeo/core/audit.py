@@ -20,6 +20,8 @@ from aeo.core.model import Claim, Outcome, TrialState
 
 #: Token of a commit that enters again what was committed before the store was wiped.
 RECOVERED = "recovered"
+#: Event that enters a result taken over from another evaluation, which counts as its trial's commit.
+CARRIED = "carried"
 #: Milliseconds a sum of estimates may be off: they are whole numbers, kept as floats.
 _ROUNDING = 0.5
 _STATES = {state.value for state in TrialState}
@@ -215,9 +217,9 @@ def folder_faults(seen: Snapshot) -> Iterator[str]:
 def _committed_twice(log: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     tokens: dict[str, list[str]] = {}
     for event in log:
-        token = str(event.get("token") or "")
+        token = CARRIED if event.get("kind") == CARRIED else str(event.get("token") or "")
         # Without a token: cancelled before it ran, which may be said anew after a wipe.
-        if event.get("kind") == "committed" and token not in ("", RECOVERED):
+        if event.get("kind") in ("committed", CARRIED) and token not in ("", RECOVERED):
             tokens.setdefault(str(event.get("trial")), []).append(token)
     for trial, of in sorted(tokens.items()):
         if len(of) > 1:

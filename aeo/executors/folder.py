@@ -15,7 +15,7 @@ folders through this package.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -207,6 +207,24 @@ def _read_rows(job_dir: Path, trials: Iterable[PlannedTrial]) -> Iterable[TrialR
             continue
         ended = summary.finished_at or datetime.fromtimestamp(0, timezone.utc)
         yield TrialRow(summary=summary, worker="", attempt=1, committed_at=ended)
+
+
+class FlatCarrier:
+    """See `aeo.executors.carrying.Carrier`; for trials planned by `plan` whose payload says what they are."""
+
+    def __init__(self, *, timeouts: bool = False):
+        #: Whether the factor on the agent's time-out says how long a trial may take.
+        self._timeouts = timeouts
+
+    def identities(self, spec: Spec, plan: Plan) -> Iterator[Mapping[str, Any]]:
+        """See `aeo.executors.carrying.Carrier`."""
+        factor = {"agent_timeout_multiplier": spec.agent_timeout_multiplier or 1.0} if self._timeouts else {}
+        for trial in plan.trials:
+            yield {**{key: value for key, value in trial.payload.items() if key != "id"}, **factor}
+
+    def carry(self, evaluation: Evaluation, trial: PlannedTrial, trial_dir: Path, final_dir: str) -> None:
+        """See `aeo.executors.carrying.Carrier`."""
+        result.rename(trial_dir, evaluation, trial, final_dir)
 
 
 def fail(evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:

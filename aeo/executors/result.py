@@ -140,21 +140,39 @@ def finish(trial_dir: Path, evaluation: Evaluation, trial: PlannedTrial, final_d
     write_json(trial_dir / "result.json", _document(evaluation, trial, final_dir, ending))
 
 
-def _document(evaluation: Evaluation, trial: PlannedTrial, final_dir: str, ending: Ending) -> dict[str, Any]:
-    job_id = str(evaluation.plan.header.get("job_id") or "")
-    labels = trial.labels
+def rename(trial_dir: Path, evaluation: Evaluation, trial: PlannedTrial, final_dir: str) -> None:
+    """Let the finished folder of another trial of the same task name this one; what happened stays as it is.
+
+    Raises:
+        InputError: it is no result.
+    """
+    document = read_json(trial_dir / "result.json")
+    document.update(_named(evaluation, trial, final_dir))
+    begin(trial_dir, evaluation, trial, final_dir)
+    write_json(trial_dir / "result.json", document)
+
+
+def _named(evaluation: Evaluation, trial: PlannedTrial, final_dir: str) -> dict[str, Any]:
+    """What of a result names the trial and where it is."""
     asked = config(evaluation, trial, final_dir)
-    model = {"name": labels["model"], "provider": labels.get("provider")} if labels.get("model") else None
     return {
-        "schema_version": 1,
-        "id": trial_id(job_id, trial.name),
+        "id": trial_id(str(evaluation.plan.header.get("job_id") or ""), trial.name),
         "task_name": trial.task,
         "trial_name": trial.name,
         "trial_uri": Path(final_dir).absolute().as_uri(),
         "task_id": {"path": asked["task"]["path"]},
         "source": asked["task"]["source"],
-        "task_checksum": "",
         "config": asked,
+    }
+
+
+def _document(evaluation: Evaluation, trial: PlannedTrial, final_dir: str, ending: Ending) -> dict[str, Any]:
+    labels = trial.labels
+    model = {"name": labels["model"], "provider": labels.get("provider")} if labels.get("model") else None
+    return {
+        "schema_version": 1,
+        **_named(evaluation, trial, final_dir),
+        "task_checksum": "",
         "agent_info": {"name": labels.get("agent", "unknown"), "version": "", "model_info": model},
         "agent_result": _used(ending),
         "verifier_result": {"rewards": dict(ending.rewards)} if ending.rewards is not None else None,

@@ -258,6 +258,7 @@ class Sleep:
     """See `aeo.executors.Executor`."""
 
     name = "sleep"
+    carrier = folder.FlatCarrier()
     form = FlatForm(
         fields=(
             Field(name="tasks", label=N_("Number of tasks"), group="tasks", kind="whole"),

@@ -156,6 +156,11 @@ def several(db: Db, ids: Sequence[str]) -> list[EvaluationStatus]:
         return [_status(fields) for fields in pipe.execute() if fields]
 
 
+def reruns(db: Db, id: str) -> list[EvaluationStatus]:
+    """The evaluations that rerun one, oldest first."""
+    return several(db, db.client.zrange(key("reruns", id), 0, -1))
+
+
 def ids(db: Db, state: EvaluationState | None = None) -> list[str]:
     """Ids of all evaluations, or of those in one state, newest first."""
     found: list[str] = db.client.zrevrange(key("in_state", state.value) if state else key("evaluations"), 0, -1)

@@ -18,8 +18,8 @@ class Event:
     """One thing that happened to an evaluation.
 
     Kinds: ``submitted``, ``moved`` (to another state), ``batch_added``, ``batch_started``, ``batch_ended``,
-    ``batch_sent`` (again), ``claimed``, ``reclaimed``, ``pushed``, ``requeued``, ``committed`` (with the row as JSON),
-    ``superseded``, and what others `emit`.
+    ``batch_sent`` (again), ``claimed``, ``reclaimed``, ``pushed``, ``requeued``, ``committed`` and ``carried`` (with
+    the row as JSON), ``superseded``, and what others `emit`.
     """
 
     evaluation: str

@@ -15,10 +15,11 @@ TEMPLATES: Mapping[str, str] = {
     #: List: results that arrived; hash: those being looked at, by take.
     "inbox": "aeo:inbox",
     "taken": "aeo:inbox:taken",
-    #: Sorted sets of evaluation ids by time of submission: all, of one state, of one name.
+    #: Sorted sets of evaluation ids by time of submission: all, of one state, of one name, reruns of one.
     "evaluations": "aeo:evaluations",
     "in_state": "aeo:evaluations:state:%s",
     "named": "aeo:evaluations:name:%s",
+    "reruns": "aeo:evaluations:reruns:%s",
     #: Hash: the status of one evaluation, counters included.
     "evaluation": "aeo:e:%s",
     #: Hashes by trial: state; estimated milliseconds; batch whose share holds it; its requeues, and

@@ -20,6 +20,7 @@ from aeo.store.connection import now as now
 from aeo.store.keys import key
 
 _CHUNK = 1000
+_CARRIED_AT_ONCE = 200
 _NAME = "<trial>"
 
 
@@ -126,6 +127,18 @@ def commit(db: Db, evaluation: str, row: TrialRow, token: str) -> bool:
     if answer < 0:
         raise NotFound(f"No trial {summary.trial!r} in evaluation {evaluation!r}.")
     return bool(answer)
+
+
+def carry(db: Db, evaluation: str, rows: Sequence[TrialRow]) -> int:
+    """Make results that were taken over those of their trials, where these are pending; returns of how many."""
+    done = 0
+    for start in range(0, len(rows), _CARRIED_AT_ONCE):
+        fields: list[str | int] = []
+        for row in rows[start : start + _CARRIED_AT_ONCE]:
+            summary = row.summary
+            fields += [summary.trial, row.worker, row.attempt, summary.outcome.value, row.origin, dumps(row)]
+        done += int(db.run("carry", evaluation, *fields))
+    return done
 
 
 def cancel_pending(db: Db, evaluation: str) -> int:

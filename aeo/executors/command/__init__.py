@@ -35,6 +35,7 @@ class Command:
         ),
     )
     datasets = CommandDatasets()
+    carrier = folder.FlatCarrier(timeouts=True)
 
     def version(self) -> str:
         return ""

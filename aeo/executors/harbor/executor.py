@@ -10,6 +10,7 @@ from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
 from aeo.executors import JobProgress, SubmittedFile, TrialContext
 from aeo.executors.harbor import failure, form, job, leftovers, planning, summary
 from aeo.executors.harbor import views as trial_views
+from aeo.executors.harbor.carrying import HarborCarrier
 from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.executors.harbor.python import harbor_python
 from aeo.executors.harbor.session import HarborSession
@@ -22,6 +23,7 @@ class HarborExecutor:
     name = "harbor"
     form = form.form
     datasets = HarborDatasets()
+    carrier = HarborCarrier()
 
     def version(self) -> str:
         """Harbor's version here; gets Harbor if it is missing."""

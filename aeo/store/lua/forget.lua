@@ -10,5 +10,9 @@ end
 redis.call('ZREM', key('evaluations'), id)
 redis.call('ZREM', key('named', name), id)
 redis.call('ZREM', key('in_state', state), id)
+local parent = status_of(id, 'parent') or ''
+if parent ~= '' then
+  redis.call('ZREM', key('reruns', parent), id)
+end
 redis.call('DEL', key('evaluation', id))
 return 1

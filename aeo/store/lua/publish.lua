@@ -32,6 +32,10 @@ end
 redis.call('ZADD', key('evaluations'), submitted, id)
 redis.call('ZADD', key('named', name), submitted, id)
 redis.call('ZADD', key('in_state', state), submitted, id)
+local parent = status_of(id, 'parent') or ''
+if parent ~= '' then
+  redis.call('ZADD', key('reruns', parent), submitted, id)
+end
 local owner = status_of(id, 'owner') or ''
 emit(id, 'submitted', 'name', name, 'total', status_of(id, 'total'), unpack(owner ~= '' and { 'by', owner } or {}))
 return ''
