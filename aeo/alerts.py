@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 import psutil
@@ -47,17 +48,23 @@ def of(site: Site, pool: Sequence[WorkerView], running: Sequence[EvaluationStatu
 
 def _controller(site: Site, moment: datetime) -> ControllerFacts:
     unwritten = events.take(site.db, 1)
-    disks = {}
-    for folder in (site.shared.root, site.shared.jobs_dir):
-        usage = psutil.disk_usage(str(folder))
-        disks[str(folder)] = (usage.free, usage.total)
-    if len(set(disks.values())) == 1:  # most likely one disk: it is told once
-        disks = dict(list(disks.items())[:1])
     return ControllerFacts(
         settled=health.settled_seconds(site.db) is not None,
         unwritten_seconds=max(0.0, (moment - unwritten[0][1].at).total_seconds()) if unwritten else 0.0,
-        disks=disks,
+        disks=_disks(site),
     )
+
+
+def _disks(site: Site) -> dict[str, tuple[int, int]]:
+    disks: dict[str, tuple[int, int]] = {}
+    for folder in (site.shared.root, site.shared.jobs_dir):
+        # A folder that is gone is not this rule's.
+        with suppress(OSError):
+            usage = psutil.disk_usage(str(folder))
+            # The same figures are most likely the same disk: it is told once.
+            if (usage.free, usage.total) not in disks.values():
+                disks[str(folder)] = (usage.free, usage.total)
+    return disks
 
 
 def _workers(site: Site, pool: Sequence[WorkerView]) -> Iterator[WorkerFacts]:

@@ -140,7 +140,13 @@ def _common() -> dict[str, Any]:
         "is_low": is_low,
         "late_seconds": LATE_SECONDS,
         "clock_seconds": CLOCK_SECONDS,
+        "ahead": ahead,
     }
+
+
+def ahead(seconds: float) -> str:
+    """Write how far a clock is ahead; what is less than a tenth is nothing."""
+    return f"{seconds:+.1f} s" if abs(seconds) >= 0.05 else "±0 s"
 
 
 def lines(samples: Sequence[Sample], view: WorkerView, now: float) -> dict[str, list[float | None]]:
