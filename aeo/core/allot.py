@@ -42,6 +42,7 @@ def mean_needs(trials: Sequence[PlannedTrial]) -> Needs:
     return Needs(
         cpus=sum(trial.needs.cpus for trial in trials) / count,
         memory_mb=-(-sum(trial.needs.memory_mb for trial in trials) // count),
+        disk_mb=-(-sum(trial.needs.disk_mb for trial in trials) // count),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -90,14 +91,19 @@ class Needs:
     cpus: float = 0.0
     #: MiB.
     memory_mb: int = 0
+    #: MiB.
+    disk_mb: int = 0
 
     def fit(self, capacity: Capacity) -> int:
         """How many such trials ``capacity`` holds at once, slots aside counted in."""
         fits = [capacity.slots]
-        if self.cpus > 0:
-            fits.append(int(capacity.cpus / self.cpus + 1e-9))
-        if self.memory_mb > 0:
-            fits.append(capacity.memory_mb // self.memory_mb)
+        for need, offer in (
+            (self.cpus, capacity.cpus),
+            (self.memory_mb, capacity.memory_mb),
+            (self.disk_mb, capacity.disk_mb or math.inf),
+        ):
+            if need > 0 and offer < math.inf:
+                fits.append(int(offer * capacity.overcommit / need + 1e-9))
         return max(0, min(fits))
 
 
@@ -109,6 +115,10 @@ class Capacity:
     cpus: float
     #: MiB.
     memory_mb: int
+    #: MiB; 0 is not measured, and holds anything.
+    disk_mb: int = 0
+    #: What trials may declare together, in parts of what is there: above 1 where they declare more than they take.
+    overcommit: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
