@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "tunnel": ("aeo.cli.tunnel:tunnel_command", "Keep a worker's machine connected, by ssh."),
     "submit": ("aeo.cli.submit:submit", "Submit an evaluation from a file."),
     "run": ("aeo.cli.submit:run", "Submit with the flags of `harbor run`."),
+    "rerun": ("aeo.cli.rerun:rerun", "Run again what did not go well; keep the good results."),
     "status": ("aeo.cli.follow:status", "List evaluations, or show one."),
     "watch": ("aeo.cli.follow:watch", "Follow an evaluation to its end."),
     "export": ("aeo.cli.export:export", "Write an evaluation's trials as CSV, JSON lines or Parquet."),

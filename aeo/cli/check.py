@@ -29,6 +29,8 @@ class CheckView:
     name: str
     executor: str
     trials: int
+    #: Those of them whose result is taken over.
+    carried: int
     tasks: int
     seconds: float | None
     known: int
@@ -47,6 +49,7 @@ def read(body: Body) -> CheckView:
         name=_text(body, "name"),
         executor=f"{_text(body, 'executor')} {_text(body, 'version')}".strip(),
         trials=_count(body, "trials"),
+        carried=_count(body, "carried"),
         tasks=_count(body, "tasks"),
         seconds=_number(body, "estimated_seconds"),
         known=_count(body, "known"),
@@ -76,7 +79,8 @@ def show_plan(view: CheckView) -> None:
     """Print what would be run where; problems are told as errors are."""
     if view.trials:
         name = f"{view.name}: " if view.name else ""
-        click.echo(f"{name}{view.trials} trials of {view.tasks} tasks, {view.executor}")
+        kept = f", {view.carried} with the earlier result" if view.carried else ""
+        click.echo(f"{name}{view.trials} trials of {view.tasks} tasks{kept}, {view.executor}")
         click.echo(f"Estimated time: {_span(view.seconds)}{_basis(view)}")
     if len(view.agents) > 1:
         click.echo()
@@ -99,7 +103,7 @@ def show_plan(view: CheckView) -> None:
 def _basis(view: CheckView) -> str:
     if view.seconds is None:
         return " (too few of its tasks ran before)"
-    return f" when all its slots are free, from past runs of {view.known} of {view.trials} trials"
+    return f" when all its slots are free, from past runs of {view.known} of {view.trials - view.carried} trials"
 
 
 def _span(seconds: float | None) -> str:

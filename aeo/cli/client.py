@@ -43,6 +43,19 @@ class Client:
                 f"{error} The evaluation may have been accepted all the same: see `aeo status`."
             ) from None
 
+    def rerun(self, id: str, request: Body) -> Body:
+        """Plan and start an evaluation that takes over the good results of an earlier one."""
+        try:
+            return self._call("POST", _path(id, "/rerun"), body=request, timeout=_SUBMIT_TIMEOUT)
+        except _Cut as error:
+            raise Unavailable(
+                f"{error} The evaluation may have been accepted all the same: see `aeo status`."
+            ) from None
+
+    def check_rerun(self, id: str, request: Body) -> Body:
+        """Plan such an evaluation without starting it."""
+        return self._call("POST", _path(id, "/rerun/plan"), body=request, timeout=_SUBMIT_TIMEOUT)
+
     def check(self, submission: Body) -> Body:
         """Plan an evaluation without starting it."""
         return self._call("POST", "/api/plan", body=submission, timeout=_SUBMIT_TIMEOUT)

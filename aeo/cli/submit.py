@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from aeo.cli import check, follow, show, views
-from aeo.cli.client import connect
+from aeo.cli.client import Body, Client, connect
 from aeo.config import from_environment
 from aeo.core.errors import InputError
 
@@ -89,17 +89,17 @@ def submit(file: str, wait: bool, only_check: bool, as_json: bool, workers: str 
     the current folder.
     """
     submission = {
-        "text": _read(file),
+        "text": read(file),
         "file_name": "<stdin>" if file == "-" else file,
-        "working_dir": _working_dir(),
+        "working_dir": working_dir(),
         "options": _options(workers, options),
     }
     if only_check and wait:
         raise click.UsageError("--check starts nothing that one could --wait for.")
     if only_check:
-        _check(submission, as_json=as_json)
+        plan(lambda client: client.check(submission), as_json=as_json)
     else:
-        _send(submission, wait=wait, as_json=as_json)
+        send(lambda client: client.submit(submission), wait=wait, as_json=as_json)
 
 
 @click.command(
@@ -141,15 +141,16 @@ def run(args: tuple[str, ...], wait: bool, as_json: bool, workers: str | None, *
     show.warnings(drop_in.notes(args))
     submission = {
         "config": config,
-        "working_dir": _working_dir(),
+        "working_dir": working_dir(),
         "options": {"executor": "harbor", **_options(workers, options)},
     }
-    _send(submission, wait=wait, as_json=as_json)
+    send(lambda client: client.submit(submission), wait=wait, as_json=as_json)
 
 
-def _check(submission: Mapping[str, Any], *, as_json: bool) -> None:
+def plan(ask: Callable[[Client], Body], *, as_json: bool) -> None:
+    """Show what would come of a submission; exits with 2 when something is wrong with it."""
     with show.busy("Planning the evaluation…"):
-        body = connect().check(submission)
+        body = ask(connect())
     view = check.read(body)
     if as_json:
         show.as_json(body)
@@ -160,11 +161,12 @@ def _check(submission: Mapping[str, Any], *, as_json: bool) -> None:
         raise click.exceptions.Exit(2) if as_json else InputError(problems=view.problems)
 
 
-def _send(submission: Mapping[str, Any], *, wait: bool, as_json: bool) -> None:
+def send(ask: Callable[[Client], Body], *, wait: bool, as_json: bool) -> None:
+    """Submit, show what was made of it, and follow it if it is to be waited for."""
     client = connect()
     with show.busy("Planning the evaluation…"):
         try:
-            body = client.submit(submission)
+            body = ask(client)
         except KeyboardInterrupt:
             click.echo("Interrupted; the evaluation may have been accepted all the same: see `aeo status`.", err=True)
             click.get_current_context().exit(follow.INTERRUPTED)
@@ -174,7 +176,8 @@ def _send(submission: Mapping[str, Any], *, wait: bool, as_json: bool) -> None:
         return
     show.warnings(view.warnings)
     # With --json standard output is for the result alone, but who interrupts needs the id.
-    click.echo(f"Submitted {view.name} (id {view.id}): {view.total} trials.", err=as_json)
+    carried = f", {view.done} of them with the earlier result" if view.parent and view.done else ""
+    click.echo(f"Submitted {view.name} (id {view.id}): {view.total} trials{carried}.", err=as_json)
     if wait:
         follow.wait(client, view, as_json=as_json)
     click.echo(f"Watch it: aeo watch {view.id}")
@@ -188,14 +191,19 @@ def _options(workers: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _working_dir() -> str:
+def working_dir() -> str:
+    """The folder that relative paths start from.
+
+    Raises:
+        InputError: there is none any more.
+    """
     try:
         return str(Path.cwd())
     except FileNotFoundError:
         raise InputError("The current folder does not exist any more.", fix="Change to one that does.") from None
 
 
-def _read(file: str) -> str:
+def read(file: str) -> str:
     """Read the file's text.
 
     Raises:

@@ -40,6 +40,11 @@ class EvaluationView:
     scores: tuple[ScoreView, ...] = ()
     runs: tuple[RunView, ...] = ()
     eta_seconds: float | None = None
+    #: Id of the evaluation that it reruns; its name where it is told.
+    parent: str = ""
+    parent_name: str = ""
+    #: Those that rerun it: id, name, state.
+    reruns: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def final(self) -> bool:
@@ -183,6 +188,9 @@ def evaluation(body: Body) -> EvaluationView:
         scores=tuple(_score(item) for item in _objects(body, "scores")),
         runs=tuple(_run(item) for item in _objects(body, "running")),
         eta_seconds=_number(body, "eta_seconds"),
+        parent=_text(status, "parent"),
+        parent_name=_text(_part(body, "parent", {}), "name"),
+        reruns=tuple((_text(item, "id"), _text(item, "name"), _text(item, "state")) for item in _reruns(body)),
         **{key: _count(status, key) for key in ("total", "pending", "running", "pushed", "done", "requeues")},
     )
 
@@ -322,6 +330,11 @@ def _count(body: Body, key: str) -> int:
 def _numbers(body: Body, key: str) -> dict[str, float]:
     values = _part(body, key, {})
     return {clean(name): number for name in values if (number := _number(values, name)) is not None}
+
+
+def _reruns(body: Body) -> list[Body]:
+    """Older controllers tell nothing of them."""
+    return _objects(body, "reruns") if "reruns" in body else []
 
 
 def _time(value: Any) -> datetime | None:

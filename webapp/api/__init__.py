@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from apiflask import APIFlask
 
-from webapp.api import charts, dashboard, datasets, document, evaluations, exports, health, plans, users, workers
+from webapp.api import (
+    charts,
+    dashboard,
+    datasets,
+    document,
+    evaluations,
+    exports,
+    health,
+    plans,
+    reruns,
+    users,
+    workers,
+)
 
 
 def register(app: APIFlask) -> None:
     """Add the API's routes and complete the OpenAPI document."""
-    for module in (health, workers, datasets, dashboard, evaluations, charts, exports, plans, users):
+    for module in (health, workers, datasets, dashboard, evaluations, charts, exports, plans, reruns, users):
         app.register_blueprint(module.bp, url_prefix="/api")
     document.register(app)
