@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -49,6 +50,8 @@ class Question:
     #: Milliseconds; None is only shown.
     target: float | None = None
     headers: Mapping[str, str] | None = None
+    #: Whether a result comes in before each time it is asked: what was summed up before is then of no use.
+    news: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,7 @@ def questions(large: str) -> list[Question]:
         Question(name="dashboard", path="/", target=150),
         Question(name="dashboard, searched", path="/?search=nightly-1", target=150),
         Question(name="evaluation of 20,000, first view", path=page, target=150),
+        Question(name="the same, just after a result", path=page, target=150, news=True),
         Question(name="trials, first page", path=f"{page}?part=trials", headers=part, target=100),
         Question(name="trials, page 300", path=f"{page}?part=trials&offset=15000", headers=part, target=100),
         Question(name="trials, sorted", path=f"{page}?part=trials&sort=seconds&descending=1", headers=part, target=100),
@@ -119,13 +123,15 @@ def _await(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the web process does not answer")
 
 
-def ask(client: httpx.Client, question: Question, times: int) -> Figure | None:
-    """Ask again and again; None when the page is not there."""
+def ask(client: httpx.Client, question: Question, times: int, news: Callable[[], object]) -> Figure | None:
+    """Ask again and again, after ``news`` each time where so asked; None when the page is not there."""
     spent: list[float] = []
     answer = client.get(question.path, headers=question.headers)
     if answer.status_code == 404:
         return None
     for number in range(times + WARM_UP):
+        if question.news:
+            news()
         begun = time.perf_counter()
         answer = client.get(question.path, headers=question.headers)
         if number >= WARM_UP:
@@ -180,7 +186,8 @@ def measure(root: Path, arguments: argparse.Namespace) -> dict[str, object]:
         print(f"summaries: {arguments.trials} trials entered in {entered:.2f} s, {size / 1e6:.0f} MB in all")
         print(f"one result: {committed:.0f} µs in the store, {put:.0f} µs (99 %: {slow:.0f}) in the summaries")
         with web(root, running.url) as client:
-            asked = [ask(client, question, arguments.times) for question in questions(seeded.large)]
+            news = partial(seeds.commit_one, site, seeded)
+            asked = [ask(client, question, arguments.times, news) for question in questions(seeded.large)]
             figures = [figure for figure in asked if figure is not None]
             pages = {"dashboard": "/", "evaluation": f"/evaluations/{seeded.large}"}
             sizes = {name: scripts(client, path) for name, path in pages.items()}
