@@ -59,6 +59,8 @@ class CapacityIn(In):
     slots: int = Field(ge=1, le=10_000)
     cpus: float = Field(gt=0, le=1_000_000)
     memory_mb: int = Field(ge=0, le=1_000_000_000)
+    disk_mb: int = Field(default=0, ge=0, le=1_000_000_000_000, description="MiB; 0 means not known.")
+    overcommit: float = Field(default=1.0, gt=0, le=1000)
 
 
 class WorkerIn(In):
