@@ -25,6 +25,8 @@ SHUN_SECONDS = 30.0
 #: Seconds a batch has its slot before it gives it to an equal: a turn costs a message, which a short trial does not.
 #: An evaluation that has not begun does not wait for that.
 TURN_SECONDS = 1.0
+#: Seconds for which a trial that does not fit is passed over.
+PATIENCE_SECONDS = 60.0
 
 
 class Answer(str, Enum):
@@ -289,9 +291,12 @@ class _View:
                 for share in job.shares.values()
                 for waiting in share.queues.get(room.kind, ())
             )
-            and any(seat.worker == self.worker and seat.state in ("sent", "started") for seat in job.seats.values())
+            and self._has_seat(self.worker, job)
             and all(need <= offer for need, offer in zip(needs, offered(self.place.capacity), strict=True))
         )
+
+    def _has_seat(self, worker: str, job: Job) -> bool:
+        return any(seat.worker == worker and seat.state != "ended" for seat in job.seats.values())
 
     def _binds(self, room: Room, priority: int | None = None) -> bool:
         """Whether room is kept for it, against trials of this priority."""

@@ -118,4 +118,4 @@ class Pool:
     #: Key to when the next trial may start under it.
     paced: Mapping[str, float] = field(default_factory=dict)
     #: Seconds for which a trial may be passed over.
-    patience: float = 60.0
+    patience: float

@@ -19,14 +19,16 @@ from redis.commands.core import Script
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
+from aeo.core import choose
 from aeo.core.errors import InputError, Unavailable
 from aeo.store.keys import lua_table
 
 #: Seconds. A half-open link is noticed after this; blocking commands must block for less.
 SOCKET_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 3.0
-#: Every script starts with this file.
-_PRELUDE = "prelude.lua"
+#: Every script starts with this file, those that choose what runs next with both.
+_PRELUDE, _POLICY = "prelude.lua", "policy.lua"
+_CHOOSING = frozenset({"claim.lua", "arrive.lua"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +103,14 @@ def moment(milliseconds: str | float) -> datetime:
 def _scripts(client: redis.Redis) -> Mapping[str, Script]:
     folder = resources.files("aeo.store") / "lua"
     head = lua_table() + (folder / _PRELUDE).read_text("utf-8")
+    times = f"local TURN_MS, SHUN_MS = {choose.TURN_SECONDS * 1000:.0f}, {choose.SHUN_SECONDS * 1000:.0f}\n"
+    policy = times + (folder / _POLICY).read_text("utf-8")
     return {
-        file.name[: -len(".lua")]: client.register_script(head + file.read_text("utf-8"))
+        file.name[: -len(".lua")]: client.register_script(
+            head + (policy if file.name in _CHOOSING else "") + file.read_text("utf-8")
+        )
         for file in folder.iterdir()
-        if file.name.endswith(".lua") and file.name != _PRELUDE
+        if file.name.endswith(".lua") and file.name not in (_PRELUDE, _POLICY)
     }
 
 

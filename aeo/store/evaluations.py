@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import chain, islice
-from uuid import uuid4
 
 from aeo.codec import encode
-from aeo.core.errors import Conflict, InputError, NotFound
+from aeo.core.errors import Conflict, NotFound
 from aeo.core.model import TRANSITIONS, Batch, Evaluation, EvaluationState, Outcome, TrialState
+from aeo.store import staging
 from aeo.store.connection import Db, moment
 from aeo.store.keys import key
-
-#: Trials per command; keeps every command short, so that nobody waits for a large submission.
-_CHUNK = 2000
-#: Seconds a staged submission lives when its process died before publishing it.
-_STAGED_LIFE = 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +86,7 @@ def save(
         Conflict: the id exists, or an evaluation of this name is not closed yet.
         InputError: a share names a trial twice or one that is not planned.
     """
-    whole = _shares_of_all(evaluation, shares)
-    staged = _stage(db, _tables(evaluation, shares, whole, unfit))
+    staged = staging.stage(db, evaluation, shares, unfit)
     fields = {**_status_fields(evaluation), "state": state.value, "reason": reason}
     clash = db.run(
         "publish",
@@ -206,15 +200,15 @@ def add_batches(
     """
     get(db, id)
     for worker, names in (unfit or {}).items():
-        for some in _chunks(names):
+        for some in staging.chunks(names):
             db.client.sadd(key("unfit", id, worker), *some)
     for batch, trials in shares.items():
         # What was unfit before fits now, or it would not be given: a worker may have come back larger.
-        for some in _chunks(trials):
+        for some in staging.chunks(trials):
             db.client.srem(key("unfit", id, batch.worker), *some)
     for batch, trials in shares.items():
-        for start in range(0, max(len(trials), 1), _CHUNK):
-            chunk = trials[start : start + _CHUNK]
+        for start in range(0, max(len(trials), 1), staging.CHUNK):
+            chunk = trials[start : start + staging.CHUNK]
             if db.run("add_batch", id, batch.id, batch.worker, batch.message, *chunk) < 0:
                 raise NotFound(f"No evaluation {id!r}.")
 
@@ -288,73 +282,6 @@ def set_message(db: Db, batch: Batch) -> None:
     db.client.hset(key("messages", batch.evaluation), batch.id, batch.message)
 
 
-def _shares_of_all(evaluation: Evaluation, shares: Mapping[Batch, Sequence[str]]) -> dict[str, Sequence[str]]:
-    given = list(chain.from_iterable(shares.values()))
-    planned = [trial.name for trial in evaluation.plan.trials]
-    known, once = set(planned), set(given)
-    if len(once) < len(given) or not once <= known:
-        raise InputError("A share names a trial twice, or one that is not planned.")
-    return {
-        **{batch.id: trials for batch, trials in shares.items()},
-        "": [name for name in planned if name not in once],
-    }
-
-
-_Table = Mapping[str, float] | Mapping[str, str] | frozenset[str]
-
-
-def _tables(
-    evaluation: Evaluation,
-    shares: Mapping[Batch, Sequence[str]],
-    whole: Mapping[str, Sequence[str]],
-    unfit: Mapping[str, frozenset[str]],
-) -> dict[str, tuple[str, _Table]]:
-    """Everything an evaluation consists of but its status: final key to its type and content."""
-    id = evaluation.id
-    estimates = {trial.name: round(trial.estimated_seconds * 1000) for trial in evaluation.plan.trials}
-    left = {batch: float(sum(estimates[name] for name in names)) for batch, names in whole.items() if names}
-    tables: dict[str, tuple[str, _Table]] = {
-        key("trials", id): ("hash", dict.fromkeys(estimates, TrialState.PENDING.value)),
-        key("estimates", id): ("hash", estimates),
-        key("where", id): ("hash", {name: batch for batch, names in whole.items() for name in names}),
-        key("batches", id): ("hash", {batch.id: batch.worker for batch in shares}),
-        key("batch_states", id): ("hash", dict.fromkeys((batch.id for batch in shares), BatchState.SENT.value)),
-        key("messages", id): ("hash", {batch.id: batch.message for batch in shares}),
-        key("left", id): ("zset", left),
-    }
-    for batch, names in whole.items():
-        tables[key("share", id, batch)] = ("zset", {name: float(rank) for rank, name in enumerate(names)})
-    for worker, trials in unfit.items():
-        tables[key("unfit", id, worker)] = ("set", trials)
-    return tables
-
-
-def _stage(db: Db, tables: Mapping[str, tuple[str, _Table]]) -> list[tuple[str, str]]:
-    """Write the tables under keys that nobody reads; return staged and final keys."""
-    submission, staged = uuid4().hex, []
-    for number, (final, (kind, content)) in enumerate(tables.items()):
-        name = key("staged", submission, str(number))
-        for chunk in _chunks(content):
-            with db.client.pipeline(transaction=False) as pipe:
-                if kind == "set":
-                    pipe.sadd(name, *chunk)
-                elif kind == "zset":
-                    pipe.zadd(name, {item: content[item] for item in chunk})  # type: ignore[index]
-                else:
-                    pipe.hset(name, mapping={item: content[item] for item in chunk})  # type: ignore[index]
-                pipe.expire(name, _STAGED_LIFE)
-                pipe.execute()
-        if content:
-            staged.append((name, final))
-    return staged
-
-
-def _chunks(items: Iterable[str]) -> Iterable[list[str]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, _CHUNK)):
-        yield chunk
-
-
 def _status_fields(evaluation: Evaluation) -> dict[str, str | int]:
     total = len(evaluation.plan.trials)
     return {
@@ -366,6 +293,7 @@ def _status_fields(evaluation: Evaluation) -> dict[str, str | int]:
         "submitted_at": encode(evaluation.submitted_at),
         "finished_at": "",
         "priority": evaluation.spec.priority,
+        "kinds": len(staging.kinds(evaluation)),
         "total": total,
         "requeues": 0,
         "owner": evaluation.owner,

@@ -53,6 +53,16 @@ TEMPLATES: Mapping[str, str] = {
     "left": "aeo:e:%s:left",
     #: Sorted set: the pending trials of one batch, in the order to run them; of batch "": in no batch's.
     "share": "aeo:e:%s:share:%s",
+    #: Hashes: number of a kind to what its trials take, "cpus/1000 memory disk model"; trial to its kind; kind to how
+    #: many of it are pending. Sorted set: the pending trials of one kind in one batch's share, with their places in it.
+    #: The last three only where there are several kinds.
+    "kinds": "aeo:e:%s:kinds",
+    "kind": "aeo:e:%s:kind",
+    "kind_left": "aeo:e:%s:kind_left",
+    "queue": "aeo:e:%s:queue:%s:%s",
+    #: Hashes: trial to the worker that passed it over; batch to when (ms) it gave its turn last, and by which token.
+    "rooms": "aeo:e:%s:rooms",
+    "turned": "aeo:e:%s:turned",
     #: Set: trials one worker cannot hold.
     "unfit": "aeo:e:%s:unfit:%s",
     #: Somebody looks at a running trial; expires by itself.
@@ -71,6 +81,18 @@ TEMPLATES: Mapping[str, str] = {
     "worker": "aeo:w:%s",
     "beat": "aeo:w:%s:beat",
     "worker_leases": "aeo:w:%s:leases",
+    #: Of one worker, where a batch is "evaluation batch". Sorted set: those that wait for a slot, by since when (ms).
+    #: Set: those that have one. Hash: batch to "kind trial" of what runs there. The trial it passed over first:
+    #: "evaluation trial since".
+    "waiting": "aeo:w:%s:waiting",
+    "working": "aeo:w:%s:working",
+    "loads": "aeo:w:%s:loads",
+    "room": "aeo:w:%s:room",
+    #: Hashes: key of a model provider to "trials per_minute", its limit; to when (ms) the next trial may start.
+    "limits": "aeo:limits",
+    "paced": "aeo:paced",
+    #: Set: the batches ("evaluation batch") whose trial runs under a key that has a limit.
+    "using": "aeo:using:%s",
     #: Set: beginnings of the digests of the task folders one worker holds; expires.
     "held": "aeo:w:%s:held",
 }

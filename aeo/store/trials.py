@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 
 from aeo.codec import dumps, loads
+from aeo.core.choose import PATIENCE_SECONDS, Answer
 from aeo.core.errors import NotFound
 from aeo.core.model import Batch, Claim, Outcome, TrialRow, TrialState, TrialSummary
 from aeo.store.connection import Db, moment
@@ -56,13 +57,26 @@ class Running:
     phase: str
 
 
-def claim(db: Db, batch: Batch, *, token: str, lease_seconds: float) -> Claim | None:
-    """Take the next trial: of the batch's own share, else of the batch with most estimated time left.
+def ask(
+    db: Db, batch: Batch, *, token: str, lease_seconds: float, patience_seconds: float = PATIENCE_SECONDS
+) -> Claim | Answer:
+    """Take the next trial, see `aeo.core.choose`, or learn what the batch is to do instead.
 
-    None when nothing is left that the worker can hold, the evaluation does not run, or the worker is paused or drains.
+    The end is also when the evaluation does not run, or the worker is paused, drains or has weight 0. A batch that is
+    told to give its turn counts as sent again: its message has to be. Asked again with the same token it gets the same
+    answer, but for a wait.
     """
-    text = db.run("claim", batch.evaluation, batch.id, batch.worker, token, round(lease_seconds * 1000))
-    return _claim(text) if text else None
+    limits = (round(lease_seconds * 1000), round(patience_seconds * 1000))
+    text = db.run("claim", batch.evaluation, batch.id, batch.worker, token, *limits)
+    if not text:
+        return Answer.END
+    return Answer(text) if text in (Answer.WAIT.value, Answer.TURN.value) else _claim(text)
+
+
+def claim(db: Db, batch: Batch, *, token: str, lease_seconds: float) -> Claim | None:
+    """Take the next trial; None when there is none now, whatever the reason."""
+    answer = ask(db, batch, token=token, lease_seconds=lease_seconds)
+    return None if isinstance(answer, Answer) else answer
 
 
 def renew(db: Db, claim: Claim, *, lease_seconds: float) -> Standing:

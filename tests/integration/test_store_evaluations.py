@@ -207,7 +207,7 @@ def test_a_deleted_evaluation_leaves_nothing(db: Db) -> None:
     trials.commit(db, "e1", a_row("t2"), "x")
     evaluations.delete(db, "e1")
     evaluations.delete(db, "e1")
-    assert not [k for k in db.client.keys("*") if k.startswith(("aeo:e:e1:", "aeo:w:")) or k == "aeo:e:e1"]
+    assert not [k for k in db.client.keys("*") if k.startswith(("aeo:e:e1:", "aeo:w:worker-b1:")) or k == "aeo:e:e1"]
     assert evaluations.open_ids(db) == ["e1x"]
     assert trials.renew(db, claim, lease_seconds=60) is trials.Standing.LOST
     assert trials.claim(db, batches["b1"], token="k2", lease_seconds=60) is None

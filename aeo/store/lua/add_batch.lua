@@ -8,6 +8,7 @@ if new then
   redis.call('HSET', key('batch_states', evaluation), batch, 'sent')
   redis.call('HSET', key('batch_since', evaluation), batch, NOW)
   redis.call('HSET', key('messages', evaluation), batch, message)
+  seat_batch(evaluation, batch, worker, 'sent')
 end
 local moved = 0
 for i = 5, #ARGV do

@@ -1,4 +1,5 @@
--- ARGV: evaluation, batch, worker, token, lease in ms. Returns the claim as JSON, or nil.
+-- ARGV: evaluation, batch, worker, token, lease in ms, ms for which a trial may be passed over.
+-- Returns the claim as JSON, 'wait', 'turn' (the batch is sent again, behind the others), or nil when nothing is left.
 local evaluation, batch, worker, token, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 -- The same call again, its first answer lost with the connection.
@@ -13,27 +14,50 @@ if not own or own == 'ended' then
   return false
 end
 
-local mode = redis.call('HGET', key('worker', worker), 'state')
-if status_of(evaluation, 'state') ~= 'running' or mode == 'paused' or mode == 'draining' or barred(worker) then
+local view = look(evaluation, batch, worker, tonumber(ARGV[6]))
+local status = view.status(evaluation)
+if not status.runs or not takes(worker) or barred(worker) or status.pending == 0 then
   return false
+end
+
+local function turn()
+  redis.call('HSET', key('batch_states', evaluation), batch, 'sent')
+  redis.call('HSET', key('batch_since', evaluation), batch, NOW)
+  redis.call('HSET', key('turned', evaluation), batch, NOW .. ' ' .. token)
+  seat_batch(evaluation, batch, worker, 'sent')
+  emit(evaluation, 'batch_turned', 'batch', batch, 'worker', worker)
+  return 'turn'
+end
+
+if own == 'started' then
+  if redis.call('EXISTS', key('waiting', worker)) == 1 then
+    local since = tonumber(redis.call('HGET', key('batch_since', evaluation), batch) or 0)
+    if view.gives_way(NOW - since) then
+      return turn()
+    end
+  end
+else
+  local given = redis.call('HGET', key('turned', evaluation), batch)
+  if given and string.match(given, ' (.*)$') == token then
+    return 'turn'
+  end
 end
 
 local unfit = key('unfit', evaluation, worker)
 local fits_all = redis.call('EXISTS', unfit) == 0
 local avoid = key('avoid', evaluation)
 local shun = redis.call('EXISTS', avoid) == 1
+local has_avoided = shun
 local STEP = 100
 
 -- A trial that failed on this worker is left to others for a while, if another one works on this evaluation.
-local SHUN_MS = 30000
 if shun then
   shun = false
   local states = redis.call('HGETALL', key('batch_states', evaluation))
   for i = 1, #states, 2 do
     local other = redis.call('HGET', key('batches', evaluation), states[i])
     if states[i + 1] == 'started' and other ~= worker then
-      local wanted = redis.call('HGET', key('worker', other), 'state')
-      shun = shun or (wanted ~= 'paused' and wanted ~= 'draining')
+      shun = shun or takes(other)
     end
   end
 end
@@ -43,46 +67,145 @@ local function shunned(trial)
   return mark and mark == worker and tonumber(redis.call('HGET', avoid, trial .. ' since')) > NOW - SHUN_MS
 end
 
-local function first_fit(share)
+-- The first of a queue that may run here and its place; whether one was left out that may run here later.
+local function first_fit(queue)
   if fits_all and not shun then
-    return redis.call('ZRANGE', share, 0, 0)[1]
+    local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    return first[1], tonumber(first[2]), false
   end
-  local from = 0
+  local from, later = 0, false
   while true do
-    local trials = redis.call('ZRANGE', share, from, from + STEP - 1)
+    local trials = redis.call('ZRANGE', queue, from, from + STEP - 1)
     if #trials == 0 then
-      return nil
+      return nil, nil, later
     end
     local bad = redis.call('SMISMEMBER', unfit, unpack(trials))
     for i, trial in ipairs(trials) do
-      if bad[i] == 0 and not shunned(trial) then
-        return trial
+      if bad[i] == 0 then
+        if not shunned(trial) then
+          return trial, tonumber(redis.call('ZSCORE', queue, trial)), later
+        end
+        later = true
       end
     end
     from = from + STEP
   end
 end
 
-local trial = first_fit(key('share', evaluation, batch))
-if not trial then
-  local others = redis.call('ZREVRANGE', key('left', evaluation), 0, fits_all and not shun and 0 or -1)
-  for _, other in ipairs(others) do
-    if other ~= batch then
-      trial = first_fit(key('share', evaluation, other))
-      if trial then
-        break
+-- What is said of each kind that waits; only those that may run here at all.
+local verdicts, some_run, some_wait, some_fit = {}, false, false, false
+view.each_kind(evaluation, function(kind)
+  local verdict = kind and view.verdict(evaluation, kind_parts(evaluation, kind)) or 'yes'
+  if verdict ~= 'never' then
+    verdicts[#verdicts + 1] = { kind, verdict }
+    some_run = some_run or verdict ~= 'later'
+    some_wait = some_wait or verdict ~= 'yes'
+    some_fit = some_fit or verdict == 'yes'
+  end
+end)
+
+local blocked, passed = some_wait, nil
+
+local function pick(share)
+  local trial, place, tight, tight_place
+  for _, said in ipairs(verdicts) do
+    local kind, verdict = said[1], said[2]
+    if verdict ~= 'later' then
+      local queue = status.kinds > 1 and key('queue', evaluation, share, kind) or key('share', evaluation, share)
+      local first, at, later = first_fit(queue)
+      blocked = blocked or later
+      if first and verdict == 'yes' and (not place or at < place) then
+        trial, place = first, at
+      elseif first and verdict == 'tight' and (not tight_place or at < tight_place) then
+        tight, tight_place = first, at
+      end
+    end
+  end
+  if tight and not passed and (not place or tight_place < place) then
+    passed = tight
+  end
+  return trial
+end
+
+local trial
+if status.kinds > 0 then
+  local kept = view.room()
+  if kept and kept.evaluation == evaluation and view.binds(kept, status.priority) and view.fits(kept.parts) then
+    trial = kept.trial
+  end
+end
+if not trial and some_run then
+  trial = pick(batch)
+  if not trial and (some_fit or not passed) then
+    -- The first is enough where every trial may run here.
+    local all = status.kinds <= 1 and fits_all and not shun
+    for _, other in ipairs(redis.call('ZREVRANGE', key('left', evaluation), 0, all and 1 or -1)) do
+      if other ~= batch then
+        trial = pick(other)
+        if trial or (passed and not some_fit) then
+          break
+        end
       end
     end
   end
 end
+
+if status.kinds > 0 then
+  -- Who makes room for what, from now on.
+  local kept, had = view.room(), view.had_room
+  if had and not kept and redis.call('HGET', key('rooms', had.evaluation), had.trial) == worker then
+    redis.call('HDEL', key('rooms', had.evaluation), had.trial)
+  end
+  if had and not kept then
+    redis.call('DEL', key('room', worker))
+  end
+  if trial then
+    local keeper = redis.call('HGET', key('rooms', evaluation), trial)
+    if keeper then
+      redis.call('HDEL', key('rooms', evaluation), trial)
+      if string.match(redis.call('GET', key('room', keeper)) or '', '^%S+ %S+') == evaluation .. ' ' .. trial then
+        redis.call('DEL', key('room', keeper))
+      end
+      if kept and kept.trial == trial and kept.evaluation == evaluation then
+        kept = nil
+      end
+    end
+  end
+  if passed and not kept then
+    local keeper = redis.call('HGET', key('rooms', evaluation), passed)
+    local elsewhere = keeper and keeper ~= worker and takes(keeper)
+      and redis.call('EXISTS', key('beat', keeper)) == 1 and has_seat(keeper, evaluation)
+      and string.match(redis.call('GET', key('room', keeper)) or '', '^%S+ %S+') == evaluation .. ' ' .. passed
+    if not elsewhere then
+      redis.call('SET', key('room', worker), evaluation .. ' ' .. passed .. ' ' .. NOW)
+      redis.call('HSET', key('rooms', evaluation), passed, worker)
+    end
+  end
+end
+
 if not trial then
-  return false
+  if not blocked then
+    return false
+  end
+  return own == 'started' and view.has_heir() and turn() or 'wait'
 end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)
 leave_share(evaluation, trial)
-redis.call('HDEL', avoid, trial, trial .. ' since')
+if has_avoided then
+  redis.call('HDEL', avoid, trial, trial .. ' since')
+end
 shift(evaluation, trial, 'pending', 'running')
+local kind = status.kinds > 0 and kind_of(evaluation, trial)
+if kind then
+  enter_load(evaluation, batch, worker, trial, kind)
+  local model = kind_parts(evaluation, kind).model
+  for name, limit in pairs(model ~= '' and limits() or {}) do
+    if limit[2] > 0 and covers(name, model) then
+      redis.call('HSET', key('paced'), name, math.ceil(NOW + 60000 / limit[2]))
+    end
+  end
+end
 local claim = begin_lease(evaluation, trial, batch, worker, token, attempt, lease)
 emit(evaluation, 'claimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)
 return claim

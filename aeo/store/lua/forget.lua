@@ -7,6 +7,10 @@ end
 for _, trial in ipairs(redis.call('ZRANGE', key('leases', id), 0, -1)) do
   end_claim(id, trial)
 end
+local batches = redis.call('HGETALL', key('batches', id))
+for i = 1, #batches, 2 do
+  seat_batch(id, batches[i], batches[i + 1], 'ended')
+end
 redis.call('ZREM', key('evaluations'), id)
 redis.call('ZREM', key('named', name), id)
 redis.call('ZREM', key('in_state', state), id)

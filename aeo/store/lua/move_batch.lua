@@ -5,7 +5,9 @@ for i = 4, #ARGV do
   if ARGV[i] == from then
     redis.call('HSET', key('batch_states', evaluation), batch, to)
     redis.call('HSET', key('batch_since', evaluation), batch, NOW)
-    emit(evaluation, 'batch_' .. to, 'batch', batch, 'worker', redis.call('HGET', key('batches', evaluation), batch))
+    local worker = redis.call('HGET', key('batches', evaluation), batch)
+    seat_batch(evaluation, batch, worker, to)
+    emit(evaluation, 'batch_' .. to, 'batch', batch, 'worker', worker)
     return 1
   end
 end

@@ -29,6 +29,11 @@ for i = at + 2 * fields, #ARGV, 2 do
   redis.call('RENAME', ARGV[i], ARGV[i + 1])
   redis.call('PERSIST', ARGV[i + 1])
 end
+local batches = redis.call('HGETALL', key('batches', id))
+for i = 1, #batches, 2 do
+  redis.call('HSET', key('batch_states', id), batches[i], 'sent')
+  seat_batch(id, batches[i], batches[i + 1], 'sent')
+end
 redis.call('ZADD', key('evaluations'), submitted, id)
 redis.call('ZADD', key('named', name), submitted, id)
 redis.call('ZADD', key('in_state', state), submitted, id)

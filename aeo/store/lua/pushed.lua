@@ -7,7 +7,7 @@ if not holds(evaluation, trial, token) then
 end
 if state_of(evaluation, trial) == 'running' then
   local claim = claim_of(evaluation, trial)
-  end_lease(evaluation, trial, claim.worker)
+  end_lease(evaluation, claim)
   shift(evaluation, trial, 'running', 'pushed')
   emit(evaluation, 'pushed', 'trial', trial, 'batch', claim.batch, 'worker', claim.worker, 'token', token,
     'attempt', claim.attempt)

@@ -17,6 +17,11 @@ if redis.call('HGET', key('counted_token', evaluation), trial) == token then
 end
 leave_share(evaluation, trial)
 shift(evaluation, trial, 'pending', 'running')
+-- What its batch runs by now, this one or a later one, is what counts.
+local kind = kind_of(evaluation, trial)
+if kind and redis.call('HEXISTS', key('loads', worker), evaluation .. ' ' .. batch) == 0 then
+  enter_load(evaluation, batch, worker, trial, kind)
+end
 begin_lease(evaluation, trial, batch, worker, token, tonumber(attempt), tonumber(lease))
 emit(evaluation, 'reclaimed', 'trial', trial, 'batch', batch, 'worker', worker, 'token', token, 'attempt', attempt)
 return 1
