@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections import Counter
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from engine import closed, logged, register, result, running, submit
+from flask.testing import FlaskClient
 
 from aeo import (
     audit,
@@ -36,6 +39,7 @@ from aeo.store import evaluations as store
 from aeo.store import health, trials
 from aeo.submission import Submission
 from aeo.transfer import copy
+from webapp import create_app
 
 CONFIG: dict[str, Any] = {
     "name": "first",
@@ -440,3 +444,71 @@ def test_a_check_tells_the_same_and_makes_nothing(site: Site, first: str) -> Non
         f"nothing is left to run: every trial has a good result in first ({first})."
     ]
     assert everything(site) == before
+
+
+TOKEN = "s3cret-token-of-this-test"
+
+
+@pytest.fixture
+def client(site: Site) -> FlaskClient:
+    """A browser that signed in."""
+    browser = create_app(replace(site, config=replace(site.config, auth_token=TOKEN))).test_client()
+    assert browser.get(f"/?token={TOKEN}").status_code == 303
+    return browser
+
+
+def bearer(client: FlaskClient, path: str, body: object) -> Any:
+    return client.post(path, json=body, headers={"Authorization": f"Bearer {TOKEN}"})
+
+
+def test_by_the_api(client: FlaskClient, site: Site, first: str) -> None:
+    body = {"outcomes": ["infra_error"], "config": {**REPAIRED, "name": "by-api"}}
+    plan = bearer(client, f"/api/evaluations/{first}/rerun/plan", body)
+    assert (plan.status_code, plan.json["carried"], plan.json["problems"]) == (200, 6, [])
+    made = bearer(client, f"/api/evaluations/{first}/rerun", body)
+    assert made.status_code == 201
+    status = made.json["evaluation"]
+    assert (status["name"], status["parent"], status["owner"], status["done"]) == ("by-api", first, "operator", 6)
+    assert made.json["warnings"][0] == f"6 of 8 trials keep the result from first ({first})."
+    told = client.get(f"/api/evaluations/{first}", headers={"Authorization": f"Bearer {TOKEN}"}).json
+    assert told["reruns"] == [{"id": status["id"], "name": "by-api", "state": "running"}]
+    told = client.get(f"/api/evaluations/{status['id']}", headers={"Authorization": f"Bearer {TOKEN}"}).json
+    assert told["parent"] == {"id": first, "name": "first", "state": "failed"}
+    again = bearer(client, f"/api/evaluations/{status['id']}/rerun", {"outcomes": ["infra_error"]})
+    assert (again.status_code, again.json["problems"][0]["field"]) == (409, "id")
+    for wrong in ({"outcomes": ["bad"]}, {"errors": "x"}, {"errors": ["Typo"]}, {}):
+        assert bearer(client, f"/api/evaluations/{first}/rerun", wrong).status_code == 422
+    assert bearer(client, "/api/evaluations/nobody/rerun", {}).status_code == 404
+
+
+def test_on_the_page(client: FlaskClient, site: Site, first: str) -> None:
+    page = client.get(f"/evaluations/new?rerun={first}&error=RewardFileNotFoundError").text
+    ticked = dict(
+        re.findall(r'<input type="checkbox" id="(?:error|outcome)-\d" name="\w+" value="(\w+)"( checked)?>', page)
+    )
+    assert ticked == {
+        "infra_error": "",
+        "invalid": "",
+        "EnvironmentStartTimeoutError": "",
+        "RewardFileNotFoundError": " checked",
+    }
+    csrf = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert csrf is not None
+    text = yaml.safe_dump({**REPAIRED, "name": "first"})
+    form = {"csrf_token": csrf[1], "mode": "yaml", "text": text, "rerun": first, "outcome": "infra_error"}
+    checked = client.post("/evaluations/new", data={**form, "do": "check"}, headers={"Origin": "http://localhost"})
+    assert checked.status_code == 200
+    assert f"6 of 8 trials keep the result from first ({first})." in checked.text
+    nothing = {key: value for key, value in form.items() if key != "outcome"} | {
+        "text": yaml.safe_dump({"executor": "sleep", **CONFIG}),
+        "do": "submit",
+    }
+    refused = client.post("/evaluations/new", data=nothing, headers={"Origin": "http://localhost"})
+    assert refused.status_code == 422
+    assert "nothing is left to run" in refused.text
+    made = client.post("/evaluations/new", data={**form, "do": "submit"}, headers={"Origin": "http://localhost"})
+    assert made.status_code == 303
+    status = store.find(site.db, "first-2")
+    assert (status.parent, status.done, status.owner) == (first, 6, "operator")
+    assert f'href="/evaluations/{first}">first</a>' in client.get(made.headers["Location"]).text
+    assert f'href="/evaluations/{status.id}">first-2</a>' in client.get(f"/evaluations/{first}").text

@@ -159,7 +159,6 @@ def _live(site: Site, status: EvaluationStatus) -> dict[str, Any]:
             for key in ("agent", "model", "dataset")
             if key not in shared and any(key in item.labels for item in detail.scores)
         ],
-        "parent": records.header(site.shared.evaluation(status.id)).parent,
         "running": sorted(detail.running, key=lambda run: run.started_at),
         "longest": LONGEST,
         "worker_counts": summaries.worker_counts(site.book, status.id),

@@ -5,39 +5,28 @@ The text is what counts. The form sends the text it was made of along, so that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from flask import Blueprint, Response, make_response, redirect, render_template, request
 from flask_babel import gettext as _
 from werkzeug.wrappers import Response as AnyResponse
 
-from aeo import checks, drafts, evaluations, executors, records
+from aeo import drafts, executors, records
 from aeo.checks import Check
 from aeo.core.errors import AeoError, InputError, Problem, Unavailable
 from aeo.core.names import check_name
 from aeo.drafts import Draft
 from aeo.executors.forms import AgentRow
 from aeo.store import evaluations as store
-from aeo.submission import Submission
 from webapp.auth import Role, current_user, needs
-from webapp.pages import new_sent
+from webapp.pages import new_rerun, new_sent
+from webapp.pages.new_rerun import Rerun
 from webapp.site import current_site
 
 #: Names of tasks written out on the page.
 SHOWN = 200
 
 bp = Blueprint("new_page", __name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rerun:
-    """Which trials of an earlier evaluation are to be run again; none when there is no id."""
-
-    id: str = ""
-    name: str = ""
-    errors: tuple[str, ...] = ()
-    outcomes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +47,8 @@ class Page:
 @needs(Role.MEMBER)
 def show() -> Response:
     """Show an empty form, or one with what an earlier evaluation was."""
-    rerun = _rerun(request.args.get("rerun", ""), request.args.getlist("error"), request.args.getlist("outcome"))
+    asked = request.args
+    rerun = new_rerun.read(current_site(), asked.get("rerun", ""), asked.getlist("error"), asked.getlist("outcome"))
     earlier = rerun.id or request.args.get("clone", "")
     text = _of(earlier) if earlier else _empty()
     return _answer(_opened(text, rerun, request.args.get("mode", "")))
@@ -69,7 +59,7 @@ def show() -> Response:
 def change() -> AnyResponse:
     """Do what a button says: switch, add or remove a row, check, submit."""
     sent, do = request.form, request.form.get("do", "check")
-    rerun = _rerun(sent.get("rerun", ""), sent.getlist("error"), sent.getlist("outcome"))
+    rerun = new_rerun.read(current_site(), sent.get("rerun", ""), sent.getlist("error"), sent.getlist("outcome"))
     page = Page(text=new_sent.unix(sent.get("text", "")), draft=None, rerun=rerun)
     if sent.get("mode") == "form":
         draft = new_sent.draft(sent)
@@ -142,13 +132,13 @@ def _opened(text: str, rerun: Rerun, mode: str) -> Page:
 
 
 def _checked(page: Page) -> Check:
-    return checks.check(current_site(), Submission(text=_text(page)))
+    return new_rerun.check(current_site(), _text(page), page.rerun)
 
 
 def _submitted(page: Page) -> AnyResponse:
     text = _text(page)
     try:
-        id = _create(text, page.rerun)
+        id = new_rerun.submit(current_site(), text, page.rerun, owner=str(current_user.name))
     except InputError as error:
         # Submitting stops at the first thing that is wrong; the person wants all of it.
         check = _checked(page)
@@ -157,24 +147,6 @@ def _submitted(page: Page) -> AnyResponse:
     if "HX-Request" in request.headers:
         return Response("", 200, {"HX-Redirect": target})
     return redirect(target, 303)
-
-
-def _create(text: str, rerun: Rerun) -> str:
-    site, owner = current_site(), str(current_user.name)
-    if rerun.id:
-        return _run_again(text, rerun, owner)
-    return evaluations.submit(site, Submission(text=text), owner=owner).evaluation.id
-
-
-def _run_again(text: str, rerun: Rerun, owner: str) -> str:  # noqa: ARG001
-    raise InputError("evaluations cannot be rerun yet.", field="rerun")
-
-
-def _rerun(id: str, errors: Iterable[str], outcomes: Iterable[str]) -> Rerun:
-    if not id:
-        return Rerun()
-    status = store.find(current_site().db, check_name(id, "evaluation", field="rerun"))
-    return Rerun(id=status.id, name=status.name, errors=tuple(errors), outcomes=tuple(outcomes))
 
 
 def _of(id_or_name: str) -> str:
@@ -216,6 +188,7 @@ def _answer(page: Page, status: int = 200) -> Response:
         draft=draft,
         form=form,
         check=page.check,
+        choices=new_rerun.choices(site, page.rerun),
         problems=problems,
         at=at,
         executors=executors.installed(),
