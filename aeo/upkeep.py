@@ -57,26 +57,19 @@ def _entered(site: Site, id: str) -> Standing | None:
 def _follow(site: Site, id: str, known: Standing) -> None:
     """Read the rows committed since the last time; all of them when the store's list is another one."""
     same = known.seen > 0 and trials.committed(site.db, id, known.seen - 1) == known.last
+    # Before the rows are read: what is put in meanwhile is not to be taken for something the store does not have.
+    unknown = set() if same else standing.done_trials(site.book, id)
     index = known.seen if same else 0
-    read: list[str] = []
     while True:
         rows, _ = trials.rows(site.db, id, offset=index, limit=_CHUNK)
         if not rows:
             break
         index += len(rows)
-        read += [row.summary.trial for row in rows]
-        if not entries.follow(site.book, id, rows, seen=index, last=read[-1]):
+        unknown -= {row.summary.trial for row in rows}
+        if not entries.follow(site.book, id, rows, seen=index, last=rows[-1].summary.trial):
             return
-    if not same:
-        _drop_unknown(site, id, read)
-
-
-def _drop_unknown(site: Site, id: str, read: list[str]) -> None:
-    """Take back results that the store does not have, but for those committed just now."""
-    later, _ = trials.rows(site.db, id, offset=len(read), limit=_CHUNK)
-    now = standing.standing(site.book, id)
-    if now is not None and now.done > len(read) + len(later):
-        entries.keep_only(site.book, id, read + [row.summary.trial for row in later])
+    if unknown:
+        entries.take_back(site.book, id, unknown)
 
 
 def _note_seen(site: Site, id: str, known: Standing) -> None:

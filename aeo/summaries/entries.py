@@ -34,7 +34,7 @@ _ROW = (
 )
 _GONE = (
     "SELECT evaluation, position FROM lines WHERE evaluation = ? AND committed IS NOT NULL "
-    "AND trial NOT IN (SELECT value FROM json_each(?))"
+    "AND trial IN (SELECT value FROM json_each(?))"
 )
 
 
@@ -65,8 +65,8 @@ def follow(book: Book, id: str, rows: Sequence[TrialRow], *, seen: int, last: st
     return _safely(book, write)
 
 
-def keep_only(book: Book, id: str, trials: Collection[str]) -> bool:
-    """Take back the results of all trials but these: the store does not know them any more."""
+def take_back(book: Book, id: str, trials: Collection[str]) -> bool:
+    """Take back the results of these trials: the store does not know them any more."""
 
     def write() -> bool:
         with book.write() as connection:
@@ -192,7 +192,7 @@ def _put_one(connection: sqlite3.Connection, place: tuple[Any, Any], row: TrialR
             *(summary.outcome.value, _text(main), summary.rewards.get(main), summary.seconds),
             *(_seconds(summary.started_at), _seconds(summary.finished_at)),
             *map(_whole, (summary.input_tokens, summary.cache_tokens, summary.output_tokens)),
-            *(summary.cost_usd, _text(summary.error_type), _text(row.worker), row.attempt),
+            *(summary.cost_usd, _text(summary.error_type), _text(row.worker), _whole(row.attempt)),
             *(row.committed_at.timestamp(), bool(row.origin), *place),
         ),
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aeo.core.model import Outcome
-from aeo.core.statistics import Cluster, interval
+from aeo.core.statistics import Cluster, Interval, interval
 from aeo.summaries.book import Book
 
 #: What trials can be grouped by.
@@ -64,7 +64,7 @@ class Group:
 
 
 class Tally(NamedTuple):
-    """What the attempts of one agent and model on one task came to, of one outcome and one reward's name."""
+    """What the scored attempts of one agent and model on one task came to, of one reward."""
 
     agent: str
     model: str
@@ -72,8 +72,7 @@ class Tally(NamedTuple):
     task: str
     category: str
     difficulty: str
-    #: None for those without a result.
-    outcome: str | None
+    #: The reward's name.
     reward: str
     number: int
     #: Of the rewards, see `Cluster`; None where there are none.
@@ -81,40 +80,39 @@ class Tally(NamedTuple):
     squares: float | None
     least: float | None
     most: float | None
-    #: Sum of the wall times, and how many there are.
-    seconds: float | None
-    timed: int
-    cost: float | None
     #: Whether the reward is one beside the main one: the trials were counted already.
     beside: bool
 
 
-def tallies(book: Book, id: str) -> list[Tally]:
-    """All that scores and groups are made from.
+class Tallies(NamedTuple):
+    """All that scores are made from."""
 
-    Raises:
-        Unavailable: the summaries cannot be read.
-    """
-    return book.known(id, "tallies", _tallies)
+    #: Planned trials by agent, model and dataset.
+    planned: Mapping[tuple[str, ...], int]
+    scored: Sequence[Tally]
 
 
-def _tallies(connection: sqlite3.Connection, number: int) -> list[Tally]:
-    cells: dict[int, list[str]] = {
-        cell: common
-        for cell, *common in connection.execute(
-            "SELECT cell, agent, model, dataset, task, category, difficulty FROM cells WHERE evaluation = ?", (number,)
-        )
-    }
+def _tallies(book: Book, id: str) -> Tallies:
+    return book.known(id, "tallies", _tally)
+
+
+def _tally(connection: sqlite3.Connection, number: int) -> Tallies:
+    cells: dict[int, list[str]] = {}
+    planned: Counter[tuple[str, ...]] = Counter()
+    query = "SELECT cell, agent, model, dataset, task, category, difficulty, planned FROM cells WHERE evaluation = ?"
+    for cell, *common, count in connection.execute(query, (number,)):
+        cells[cell] = common
+        planned[tuple(common[:3])] += count
     own = f"""
-        SELECT cell, outcome, reward_name, {_SUMS.format("reward")}, SUM(seconds), COUNT(seconds), SUM(cost) FROM lines
-        WHERE evaluation = ? GROUP BY cell, outcome, reward_name"""
+        SELECT cell, reward_name, {_SUMS.format("reward")} FROM lines
+        WHERE evaluation = ? AND outcome = 'scored' GROUP BY cell, reward_name"""
     others = f"""
-        SELECT cell, outcome, name, {_SUMS.format("value")}, NULL, 0, NULL FROM others o JOIN lines l
-        ON l.evaluation = o.evaluation AND l.position = o.position WHERE o.evaluation = ?
-        GROUP BY cell, outcome, name"""
+        SELECT cell, name, {_SUMS.format("value")} FROM others o JOIN lines l
+        ON l.evaluation = o.evaluation AND l.position = o.position
+        WHERE o.evaluation = ? AND outcome = 'scored' GROUP BY cell, name"""
     found = [Tally._make((*cells[cell], *sums, False)) for cell, *sums in connection.execute(own, (number,))]
     found += [Tally._make((*cells[cell], *sums, True)) for cell, *sums in connection.execute(others, (number,))]
-    return found
+    return Tallies(planned=planned, scored=found)
 
 
 def scores(book: Book, id: str) -> tuple[Score, ...]:
@@ -123,26 +121,22 @@ def scores(book: Book, id: str) -> tuple[Score, ...]:
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    return book.known(id, "scores", lambda *_: _scores(tallies(book, id)))
+    return book.known(id, "scores", lambda *_: _scores(_tallies(book, id)))
 
 
-def _scores(found: Iterable[Tally]) -> tuple[Score, ...]:
-    planned: Counter[tuple[str, ...]] = Counter()
+def _scores(tallies: Tallies) -> tuple[Score, ...]:
     scored: Counter[tuple[str, ...]] = Counter()
     clusters: dict[tuple[str, ...], dict[str, list[Cluster]]] = {}
-    for tally in found:
+    for tally in tallies.scored:
         key = tally[:3]
         if not tally.beside:
-            planned[key] += tally.number
-        if tally.outcome == Outcome.SCORED:
-            if not tally.beside:
-                scored[key] += tally.number
-            known = _cluster(tally)
-            if known is not None:
-                clusters.setdefault(key, {}).setdefault(tally.reward, []).append(known)
+            scored[key] += tally.number
+        known = _cluster(tally)
+        if known is not None:
+            clusters.setdefault(key, {}).setdefault(tally.reward, []).append(known)
     return tuple(
-        _score(key, name, clusters.get(key, {}).get(name, []), scored[key], planned[key])
-        for key in sorted(planned)
+        _score(key, name, clusters.get(key, {}).get(name, []), scored[key], tallies.planned[key])
+        for key in sorted(tallies.planned)
         # Tasks may give different rewards, so one may be main in some and beside it in others.
         for name in sorted(clusters.get(key, ()), key=lambda name: (name != "reward", name)) or [""]
     )
@@ -171,40 +165,45 @@ def groups(book: Book, id: str, by: str = "category") -> list[Group]:
     """
     if by not in GROUPS:
         raise ValueError(f"{by!r} is none of {', '.join(GROUPS)}")
-    return book.known(id, f"groups {by}", lambda *_: _groups(tallies(book, id), by))
+
+    def look(connection: sqlite3.Connection, number: int) -> list[Group]:
+        return _groups(connection, number, _tallies(book, id), by)
+
+    return book.known(id, f"groups {by}", look)
 
 
-def _groups(found: Iterable[Tally], by: str) -> list[Group]:
+def _groups(connection: sqlite3.Connection, number: int, tallies: Tallies, by: str) -> list[Group]:
+    query = f"""
+        SELECT {by}, outcome, COUNT(*), SUM(seconds), COUNT(seconds), SUM(cost) FROM lines WHERE evaluation = ?
+        GROUP BY {by}, outcome"""
+    counts: dict[str, list[tuple[Any, ...]]] = {}
+    for name, *counted in connection.execute(query, (number,)):
+        counts.setdefault(name, []).append(tuple(counted))
+    clusters: dict[str, dict[tuple[str, str], Cluster]] = {}
     place = Tally._fields.index(by)
-    by_name: dict[str, list[Tally]] = {}
-    for tally in found:
-        if not tally.beside:
-            by_name.setdefault(str(tally[place]), []).append(tally)
-    return [_group(name, by_name[name]) for name in sorted(by_name, key=lambda name: (not name, name))]
-
-
-def _group(name: str, tallies: Sequence[Tally]) -> Group:
-    outcomes: Counter[Outcome] = Counter()
-    clusters: dict[tuple[str, str], Cluster] = {}
-    for tally in tallies:
-        if tally.outcome is not None:
-            outcomes[Outcome(tally.outcome)] += tally.number
-        known = _cluster(tally) if tally.outcome == Outcome.SCORED else None
+    for tally in tallies.scored:
+        known = None if tally.beside else _cluster(tally)
         if known is not None:
             # Agents and models on one task are as alike as its attempts.
-            task = (tally.dataset, tally.task)
-            clusters[task] = clusters[task].with_(known) if task in clusters else known
-    mean = interval(clusters.values())
-    timed = sum(tally.timed for tally in tallies)
-    costs = [tally.cost for tally in tallies if tally.cost is not None]
+            of_name, task = clusters.setdefault(str(tally[place]), {}), (tally.dataset, tally.task)
+            of_name[task] = of_name[task].with_(known) if task in of_name else known
+    return [
+        _group(name, counts[name], interval(clusters.get(name, {}).values()))
+        for name in sorted(counts, key=lambda name: (not name, name))
+    ]
+
+
+def _group(name: str, counts: Sequence[tuple[Any, ...]], known: Interval | None) -> Group:
+    timed = sum(item[3] for item in counts)
+    costs = [item[4] for item in counts if item[4] is not None]
     return Group(
         name=name,
-        planned=sum(tally.number for tally in tallies),
-        outcomes=dict(outcomes),
-        mean=mean.mean if mean else None,
-        low=mean.low if mean else None,
-        high=mean.high if mean else None,
-        seconds=sum(tally.seconds or 0.0 for tally in tallies) / timed if timed else None,
+        planned=sum(item[1] for item in counts),
+        outcomes={Outcome(item[0]): item[1] for item in counts if item[0] is not None},
+        mean=known.mean if known else None,
+        low=known.low if known else None,
+        high=known.high if known else None,
+        seconds=sum(item[2] or 0.0 for item in counts) / timed if timed else None,
         cost_usd=sum(costs) if costs else None,
     )
 

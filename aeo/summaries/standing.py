@@ -40,3 +40,16 @@ def standings(book: Book) -> dict[str, Standing]:
     with book.read() as connection:
         found = connection.execute("SELECT id, total, done, seen, last FROM evaluations").fetchall()
     return {id: Standing(total=total, done=done, seen=seen, last=last) for id, total, done, seen, last in found}
+
+
+def done_trials(book: Book, id: str) -> set[str]:
+    """The trials of one evaluation that have a result in the book.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = """
+        SELECT trial FROM lines
+        WHERE evaluation = (SELECT number FROM evaluations WHERE id = ?) AND committed IS NOT NULL"""
+    with book.read() as connection:
+        return {trial for (trial,) in connection.execute(query, (id,))}

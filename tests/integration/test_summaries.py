@@ -596,6 +596,24 @@ def test_a_wiped_store_leaves_no_result_that_is_not_there(here: Site, tmp_path: 
     assert in_line(here, id)
 
 
+def test_a_result_that_comes_in_while_all_are_read_stays(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = submit(here, {"name": "meanwhile", "tasks": 6}).id
+    commit(here, id, 3)
+    read = trials.rows
+
+    def rows(*args: Any, **values: Any) -> tuple[list[TrialRow], int]:
+        found = read(*args, **values)
+        if not found[0]:
+            commit(here, id)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "rows", rows)
+        keep(here)
+    assert store.get(here.db, id).done == 4
+    assert in_line(here, id)
+
+
 def test_an_evaluation_the_store_does_not_know_is_dropped(here: Site) -> None:
     id = submit(here, {"name": "off", "tasks": 2}).id
     store.delete(here.db, id)
