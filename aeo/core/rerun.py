@@ -139,6 +139,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     paths = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
     told = [_told(path, old.get(path), new.get(path)) for path in paths[:_SHOWN]]
     more = len(paths) - len(told)
+    if not paths:
+        return "what is empty in one is left out in the other"
     return "; ".join(told) + (f"; and {more} more" if more else "")
 
 
@@ -149,7 +151,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)) and value:
         for index, item in enumerate(value):
             yield from _leaves(item, f"{path}[{index}]")
-    else:
+    elif not isinstance(value, (Mapping, list, tuple)):
         yield path, value
 
 

@@ -118,6 +118,8 @@ def test_differences_are_told_shortly() -> None:
     before = {"a": {"b": [1, 2]}, "long": "x" * 100, "gone": True, "same": {}}
     now = {"a": {"b": [1, 3]}, "long": "y" * 100, "more": None, "same": {}, "z": 1}
     assert differences(before, now) == "a.b[1] is 3, was 2; gone is not set, was true; long is another one; and 1 more"
+    assert differences({"a": {}}, {"a": {"b": 1}}) == "a.b is 1, was not set"
+    assert differences({"a": {}}, {}) == "what is empty in one is left out in the other"
 
 
 TASKS, IDENTITIES = st.sampled_from("tu"), st.sampled_from([{"k": 1}, {"k": 2}])
