@@ -9,6 +9,7 @@ from enum import Enum
 from itertools import chain, islice
 
 from aeo.codec import encode
+from aeo.core.choose import PATIENCE_SECONDS
 from aeo.core.errors import Conflict, NotFound
 from aeo.core.model import TRANSITIONS, Batch, Evaluation, EvaluationState, Outcome, TrialState
 from aeo.store import staging
@@ -242,6 +243,17 @@ def batches(db: Db, id: str) -> list[BatchStatus]:
 def start_batch(db: Db, batch: Batch) -> bool:
     """Mark a batch as started; False when it was before: this is a second copy of its message."""
     return bool(db.run("move_batch", batch.evaluation, batch.id, BatchState.STARTED.value, BatchState.SENT.value))
+
+
+def gives_way(db: Db, batch: Batch) -> bool:
+    """Whether a batch whose message has arrived is to queue again, see `aeo.core.choose`: its message is to be sent."""
+    patience = round(PATIENCE_SECONDS * 1000)
+    return bool(db.run("arrive", batch.evaluation, batch.id, batch.worker, patience))
+
+
+def message_of(db: Db, batch: Batch) -> str:
+    """What is needed to send a batch's message again; empty when it was never sent."""
+    return db.client.hget(key("messages", batch.evaluation), batch.id) or ""
 
 
 def end_batch(db: Db, batch: Batch) -> None:

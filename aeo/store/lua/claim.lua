@@ -184,6 +184,8 @@ if status.kinds > 0 then
 end
 
 if not trial then
+  -- What it ran before has ended, or it would not ask.
+  leave_load(evaluation, batch, worker)
   if not blocked then
     return false
   end

@@ -5,10 +5,12 @@ if redis.call('HEXISTS', key('limits'), name) == 0 then
   redis.call('DEL', key('using', name))
   for _, state in ipairs({ 'running', 'paused', 'cancelling' }) do
     for _, id in ipairs(redis.call('ZRANGE', key('in_state', state), 0, -1)) do
-      for _, trial in ipairs(redis.call('ZRANGE', key('leases', id), 0, -1)) do
-        local kind, claim = kind_of(id, trial), claim_of(id, trial)
-        if kind and claim and covers(name, kind_parts(id, kind).model) then
-          redis.call('SADD', key('using', name), id .. ' ' .. claim.batch)
+      local batches = redis.call('HGETALL', key('batches', id))
+      for i = 1, #batches, 2 do
+        local seat = id .. ' ' .. batches[i]
+        local kind = string.match(redis.call('HGET', key('loads', batches[i + 1]), seat) or '', '^%S+')
+        if kind and covers(name, kind_parts(id, kind).model) then
+          redis.call('SADD', key('using', name), seat)
         end
       end
     end
