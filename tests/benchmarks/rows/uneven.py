@@ -1,0 +1,51 @@
+"""The same work on a pool of three machines: 4 + 2 + 1 slots at speeds 1, 0.5 and 0.25."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks import ours, simulated, workloads
+from benchmarks.figures import Line, Series, in_turn, ratios
+from benchmarks.rows.makespan import AEO, SPLIT, by_hand
+from benchmarks.sizes import Found, Size
+from benchmarks.workloads import UNEVEN, WORKLOADS
+
+TITLE = "Makespan: 40 trials, 4 + 2 + 1 slots at speeds 1, 0.5, 0.25"
+TOLD = "static split, speeds told"
+FORESIGHT = "planner that knows all"
+_HAND_MADE = {SPLIT: ("split", UNEVEN), TOLD: ("split by speed", UNEVEN)}
+
+
+def measure(size: Size) -> Found:
+    """AEO is told how long trials take, and no machine's speed."""
+    shares, predicted = Series(unit="× bound"), Series(unit="ratio")
+    with ours.pool(UNEVEN) as pool:
+        for repetition in range(size.repeats):
+            lists = {name: make(repetition) for name, make in WORKLOADS.items()}
+            for group in in_turn(("aeo", "by hand"), repetition):
+                if group == "aeo":
+                    found = ((AEO, name, pool.sleep(seconds)) for name, seconds in lists.items())
+                else:
+                    found = by_hand(lists, _HAND_MADE)
+                for system, name, moments in found:
+                    shares.add(name, system, moments.makespan / workloads.bound(lists[name], UNEVEN))
+            for name, seconds in lists.items():
+                bound = workloads.bound(seconds, UNEVEN)
+                shares.add(name, FORESIGHT, workloads.foresighted(seconds, UNEVEN) / bound)
+                simulation = simulated.makespan(seconds, UNEVEN)
+                if simulation:
+                    predicted.add(name, AEO, simulation / (shares.of(name, AEO)[-1] * bound))
+    lines = tuple(line for name in WORKLOADS for line in _lines(name, shares, predicted))
+    return Found(lines=lines, facts={"trials": workloads.TRIALS})
+
+
+def _lines(name: str, shares: Series, predicted: Series) -> Iterator[Line]:
+    yield shares.line(name, AEO, at_most=1.10)
+    yield shares.line(name, SPLIT)
+    yield shares.line(name, TOLD)
+    yield shares.line(name, FORESIGHT, note="computed")
+    yield Line(
+        what=name, system=f"{SPLIT} / AEO", unit="ratio", values=ratios(shares.of(name, SPLIT), shares.of(name, AEO))
+    )
+    if predicted.of(name, AEO):
+        yield predicted.line(name, "simulated / measured", at_least=0.95, at_most=1.05)
