@@ -78,7 +78,7 @@ def _after(style: Style, parameters: str) -> Style:
             style = replace(style, weights=style.weights - {_WEIGHTS[code - 20]})
         elif code in (38, 48):
             colour = _colour(codes)
-            style = replace(style, **({"ink": f"f{colour}"} if code == 38 else {"ground": f"b{colour}"}))
+            style = replace(style, ink=f"f{colour}") if code == 38 else replace(style, ground=f"b{colour}")
         elif 30 <= code <= 37 or 90 <= code <= 97:
             style = replace(style, ink=f"f{code - 30 if code < 40 else code - 82}")
         elif 40 <= code <= 47 or 100 <= code <= 107:
