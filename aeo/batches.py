@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from aeo import contents, executors, live, outbox, records
+from aeo import contents, executors, live, outbox, records, turns
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, ExecutorFailed, InputError, NotFound, TransferFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
@@ -24,6 +23,7 @@ from aeo.records import Record
 from aeo.site import WorkerSite
 from aeo.store import evaluations, trials, workers
 from aeo.store.trials import Requeued
+from aeo.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,15 @@ class Work:
     record: Record
     executor: Executor
     session: Session
+    #: Ends and begins with each turn the batch has.
+    turn: Turn
 
 
 def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
-    """Run a batch to its end: until nothing is left to claim, or the worker may claim no more.
+    """Run a batch to its end: until nothing is left to claim, the worker may claim no more, or another goes first.
 
-    A second copy of its message finds it started and returns at once.
+    A second copy of its message finds it started and returns at once. One that let another go first says ``again``: its
+    message was sent once more, and it has not returned as far as its chord is concerned.
 
     Raises:
         AeoError: the batch could not go on; what it held is given back, its share stays for others to claim.
@@ -55,24 +58,18 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
     if why := site.draining():
         # Not started: it is sent again, here or to another worker.
         return {"batch": batch.id, "ran": 0, "note": why}
+    if turns.gives_way(site, batch):
+        return {"batch": batch.id, "ran": 0, "again": True}
     if not evaluations.start_batch(site.db, batch):
+        _close(site.resting.take(batch.id))
         return {"batch": batch.id, "ran": 0, "note": "started before"}
     ran, failed = 0, True
+    work: Work | None = None
     try:
-        record = _fetch_record(site, batch.evaluation)
-        executor = executors.load(record.evaluation.spec.executor)
-        workdir = site.local.batch(batch.id)
-        workdir.mkdir(parents=True, exist_ok=True)
-        session = executor.open(record.evaluation, workdir)
-        try:
-            work = Work(site=site, batch=batch, record=record, executor=executor, session=session)
-            while not site.draining() and (claim := _claim(work)):
-                _run_trial(work, claim)
-                ran += 1
-        finally:
-            session.close()
-            executor.sweep(workdir)
-            shutil.rmtree(workdir, ignore_errors=True)
+        work = _open(site, batch)
+        for claim in work.turn.claims():
+            _run_trial(work, claim)
+            ran += 1
         failed = False
     except TransferFailed as error:
         # A controller out of reach says nothing about this worker; the batch is sent again.
@@ -83,13 +80,54 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
         failed = isinstance(error, ExecutorFailed)
         raise
     finally:
-        # If the store is away, the heartbeat will tell that this batch is no more.
-        with suppress(AeoError, OSError):
-            evaluations.end_batch(site.db, batch)
-            _count(site, failed=failed)
-        with suppress(OSError):
-            outbox.tidy(site, batch.evaluation)
-    return {"batch": batch.id, "ran": ran, "note": site.draining()}
+        if work is None or not work.turn.given:
+            _close(work)
+            # If the store is away, the heartbeat will tell that this batch is no more.
+            with suppress(AeoError, OSError):
+                evaluations.end_batch(site.db, batch)
+                _count(site, failed=failed)
+            with suppress(OSError):
+                outbox.tidy(site, batch.evaluation)
+    if work.turn.given:
+        # Before its message, which may arrive at once.
+        for oldest in site.resting.put(batch.id, work, most=site.config.slots):
+            _close(oldest)
+        turns.send_again(site, batch)
+    return {"batch": batch.id, "ran": ran, "note": site.draining(), "again": work.turn.given}
+
+
+def _open(site: WorkerSite, batch: Batch) -> Work:
+    """Open a batch, or go on with what it kept when it gave its turn."""
+    rested: Work | None = site.resting.take(batch.id)
+    if rested is not None:
+        return replace(rested, turn=_turn(site, batch, rested.executor, rested.record))
+    record = _fetch_record(site, batch.evaluation)
+    executor = executors.load(record.evaluation.spec.executor)
+    workdir = site.local.batch(batch.id)
+    workdir.mkdir(parents=True, exist_ok=True)
+    session = executor.open(record.evaluation, workdir)
+    turn = _turn(site, batch, executor, record)
+    return Work(site=site, batch=batch, record=record, executor=executor, session=session, turn=turn)
+
+
+def _turn(site: WorkerSite, batch: Batch, executor: Executor, record: Record) -> Turn:
+    most = site.config.max_starting or executors.max_starting(executor, record.evaluation)
+    return Turn(site, batch, max_starting=most)
+
+
+def _close(work: Work | None) -> None:
+    if work is None:
+        return
+    workdir = work.site.local.batch(work.batch.id)
+    work.session.close()
+    work.executor.sweep(workdir)
+    shutil.rmtree(workdir, ignore_errors=True)
+
+
+def close_resting(site: WorkerSite) -> None:
+    """Close what batches keep that gave their turn; at the end of a worker."""
+    for work in site.resting.clear():
+        _close(work)
 
 
 def _count(site: WorkerSite, *, failed: bool) -> None:
@@ -109,12 +147,6 @@ def _fetch_record(site: WorkerSite, evaluation: str) -> Record:
         names = (records.EVALUATION, records.TRIALS)
         contents.bring(site, f"evaluations/{evaluation}", folder, only=names, gives_up=site.draining)
     return records.read(folder)
-
-
-def _claim(work: Work) -> Claim | None:
-    return trials.claim(
-        work.site.db, work.batch, token=secrets.token_hex(8), lease_seconds=work.site.config.lease_seconds
-    )
 
 
 def _run_trial(work: Work, claim: Claim) -> None:
@@ -157,7 +189,7 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
         if hold.stopped is not Stopped.NOT:
             raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
         with live.shown(work.site, claim, lambda: views.growing(work.session, trial, context)):
-            work.session.run(trial, context, partial(_note_phase, work, claim))
+            work.session.run(trial, context, partial(_begin_phase, work, claim))
     except ExecutorFailed as error:
         failure = str(error)
     hold.trial_over()
@@ -170,6 +202,11 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
             finished_at=datetime.now(timezone.utc),
             gives_up=partial(_gives_up, work, claim, hold, clock()),
         )
+
+
+def _begin_phase(work: Work, claim: Claim, phase: str) -> None:
+    work.turn.told(phase)
+    _note_phase(work, claim, phase)
 
 
 def _note_phase(work: Work, claim: Claim, phase: str) -> None:

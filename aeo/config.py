@@ -49,6 +49,10 @@ class Config:
     local_root: Path = Path("aeo-worker")
     #: Trials at once on this worker.
     slots: int = 1
+    #: What trials may declare together, in parts of the worker's cpus, memory and disk.
+    overcommit: float = 1.0
+    #: Trials at once in the phase that makes their environment; 0 leaves it to their executor.
+    max_starting: int = 0
     #: Seconds between heartbeats.
     poll_interval: float = 5.0
 
@@ -114,6 +118,7 @@ def _convert(raw: Any, wanted: Any, place: str) -> Any:
 def _check(config: Config) -> Config:
     for name in (
         "slots",
+        "overcommit",
         "poll_interval",
         "lease_seconds",
         "grace_seconds",
@@ -125,6 +130,8 @@ def _check(config: Config) -> Config:
         value = getattr(config, name)
         if not (math.isfinite(value) and value > 0):
             raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
+    if config.max_starting < 0:
+        raise InputError("must be 0 or more.", field="--max-starting")
     if not 0 < config.breaker_share <= 1:
         raise InputError("must be above 0 and at most 1.", field="--breaker-share")
     for name, url in (("viewer", config.viewer_url), ("flower", config.flower_url)):

@@ -19,7 +19,7 @@ from celery.exceptions import OperationalError
 from aeo.celery import MERGE, PRIORITIES, RUN_BATCH, sender
 from aeo.core.errors import Unavailable
 from aeo.core.model import Batch
-from aeo.site import Site
+from aeo.site import Site, WorkerSite
 from aeo.store import evaluations
 
 #: The control process's queue.
@@ -68,7 +68,7 @@ def send(site: Site, evaluation: str, batches: Sequence[Batch], *, priority: int
     return sent
 
 
-def resend(site: Site, batch: Batch, *, worker: str = "") -> None:
+def resend(site: Site | WorkerSite, batch: Batch, *, worker: str = "") -> None:
     """Send a batch's message again, the same member of the same chord, to its own worker or another one.
 
     Celery counts a member once however often it returns, so a message that was not lost does no harm.
@@ -114,7 +114,7 @@ def _step(priority: int) -> int:
 
 
 @contextmanager
-def _sending(site: Site) -> Iterator[Celery]:
+def _sending(site: Site | WorkerSite) -> Iterator[Celery]:
     app = sender(site.config.broker_url)
     backend: Any = app.backend
     try:

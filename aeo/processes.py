@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
+from aeo import batches, executors, folders, lock, logs, memory, outbox, reach, registration, tasks, workers
 from aeo import control as control_loops
-from aeo import executors, folders, lock, logs, outbox, reach, registration, tasks, workers
 from aeo.celery import Stop, consume, make_app, messages_running
 from aeo.config import Config, from_environment
 from aeo.core.errors import AeoError, InputError, Refused, Unavailable
@@ -111,7 +111,13 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
     fix = "The controller names that address: forward its port to this machine, or give --broker-url."
     _try_broker(config, told, fix=fix)
     site = WorkerSite(
-        config=config, local=local, db=connect(config.broker_url), remote=place, draining=stay.reason, stopping=stay.now
+        config=config,
+        local=local,
+        db=connect(config.broker_url),
+        remote=place,
+        draining=stay.reason,
+        crowded=memory.low,
+        stopping=stay.now,
     )
     pulse = Pulse(
         config,
@@ -137,6 +143,7 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
             stay.over.set()
             keeper.join()
             pulse.stop()
+            batches.close_resting(site)
             _sweep(local)
             site.db.close()
 

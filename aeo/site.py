@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from aeo.config import Config
 from aeo.layout import Local, Shared
+from aeo.shelf import Shelf
+from aeo.starts import Starts
 from aeo.store.connection import Db, connect
 from aeo.summaries import Book
 from aeo.transfer.remote import Remote
@@ -39,10 +42,16 @@ class WorkerSite:
     remote: Remote
     #: Asked between trials: why no further trial may be claimed; "" when it may.
     draining: Callable[[], str] = lambda: ""
+    #: Asked between trials: why none may start for the moment; "" when one may.
+    crowded: Callable[[], str] = lambda: ""
     #: Set when running trials must stop now and be given back.
     stopping: threading.Event = field(default_factory=threading.Event)
     #: Tokens of the results whose batch is sending them now.
     sending: set[str] = field(default_factory=set)
+    #: The trials that are starting.
+    starts: Starts = field(default_factory=Starts)
+    #: What batches that gave their turn go on with, by their ids.
+    resting: Shelf[Any] = field(default_factory=Shelf)
 
 
 def open_site(config: Config) -> Site:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from celery import shared_task
+from celery.exceptions import Ignore
 
 from aeo import batches, jobs
 from aeo.celery import MERGE, RUN_BATCH
@@ -24,15 +25,19 @@ def bind(site: Site | WorkerSite) -> None:
 
 @shared_task(name=RUN_BATCH, bind=True)
 def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
-    """Run one batch. Never raises: a member that fails would keep the chord's callback from ever being sent."""
+    """Run one batch. Never fails: a member that does would keep the chord's callback from ever being sent."""
     site: WorkerSite = _bound["site"]
     try:
-        return batches.run(
+        done = batches.run(
             site, Batch(id=batch, evaluation=evaluation, worker=site.config.worker_id, message=self.request.id)
         )
     except Exception as error:
         log.exception("batch %s ended early", batch)
         return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
+    if done.get("again"):
+        # Its message was sent again: this one must not count in the chord.
+        raise Ignore
+    return done
 
 
 @shared_task(name=MERGE, ignore_result=True)

@@ -264,7 +264,13 @@ def info(config: Config, *, boot: str, instance: str) -> WorkerInfo:
         id=config.worker_id,
         display_name=config.display_name or config.worker_id,
         host=config.host,
-        capacity=Capacity(slots=config.slots, cpus=_cpus(), memory_mb=_memory() // MIB),
+        capacity=Capacity(
+            slots=config.slots,
+            cpus=_cpus(),
+            memory_mb=_memory() // MIB,
+            disk_mb=_disk(config.local_root) // MIB,
+            overcommit=config.overcommit,
+        ),
         boot=boot,
         instance=instance,
         executors=_executors(),
@@ -298,6 +304,15 @@ def _memory() -> int:
     total: int = psutil.virtual_memory().total
     limit = _read("/sys/fs/cgroup/memory.max")
     return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _disk(root: Path) -> int:
+    """What trials may fill: what is free now, less what must stay so."""
+    try:
+        usage = psutil.disk_usage(str(root))
+    except OSError:
+        return 0
+    return max(MIB, int(usage.free - min(LOW_DISK_BYTES, usage.total * LOW_DISK_SHARE)))
 
 
 def _read(path: str) -> str:

@@ -55,6 +55,8 @@ _HELP: Mapping[str, str] = {
     "display_name": "Its name on pages (default: the id).",
     "local_root": "The worker's own folder: tasks, running trials, results not yet pushed.",
     "slots": "Trials at once.",
+    "overcommit": "What trials may declare together, in parts of this machine's cpus, memory and disk.",
+    "max_starting": "Trials at once in the phase that makes their environment; 0: as their executor advises.",
     "poll_interval": "Time between heartbeats.",
     "stop_seconds": "What a running trial gets to stop before it is killed.",
     "max_file_mb": "Largest file of a result that is sent home, MiB; larger ones stay here and are listed.",
@@ -75,6 +77,7 @@ _CONTROLLER = (
 )
 _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
+    *("overcommit", "max_starting"),
     *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds", "max_file_mb"),
     "secret_names",
 )

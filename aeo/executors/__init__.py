@@ -224,6 +224,15 @@ def datasets_of(executor: Executor) -> Datasets | None:
     return found
 
 
+def max_starting(executor: Executor, evaluation: Evaluation) -> int:
+    """Trials of an evaluation that should be in their environment phase at once on a worker; 0 is any number.
+
+    An executor may say so by a method of this name that takes the evaluation.
+    """
+    advice = getattr(executor, "max_starting", None)
+    return int(advice(evaluation)) if advice is not None else 0
+
+
 def load(name: str) -> Executor:
     """Return the installed executor of this name.
 

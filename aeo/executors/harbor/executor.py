@@ -42,6 +42,12 @@ class HarborExecutor:
         """Open a session; its driver starts with the first trial."""
         return HarborSession(evaluation, workdir)
 
+    def max_starting(self, evaluation: Evaluation) -> int:
+        """As many as Harbor itself runs at once by default, where each has a Docker build: more only fight over it."""
+        environment = evaluation.spec.config.get("environment") or {}
+        kind = environment.get("type") if isinstance(environment, Mapping) else None
+        return 4 if kind in (None, "docker") else 0
+
     def fail(
         self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
     ) -> None:

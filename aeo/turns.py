@@ -1,0 +1,108 @@
+"""A batch's turn at a slot: what it claims one after the other, when it waits, and when others go first."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from aeo import dispatch
+from aeo.core.choose import Answer
+from aeo.core.errors import Unavailable
+from aeo.core.model import Batch, Claim
+from aeo.site import WorkerSite
+from aeo.starts import ENVIRONMENT
+from aeo.store import evaluations, trials
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks of a batch that waits, on average: each look costs the store a claim.
+LOOK_SECONDS = 0.5
+
+
+class Turn:
+    """What a batch does with its slot until it ends or gives it to another evaluation."""
+
+    def __init__(self, site: WorkerSite, batch: Batch, *, max_starting: int = 0) -> None:
+        """``max_starting``: trials of this worker that may be in their environment phase at once; 0 is any number."""
+        self._site, self._batch, self._most = site, batch, max_starting
+        self._starting = False
+        self._said = ""
+        #: The slot was given to another evaluation: the batch counts as sent, and its message is to be sent again.
+        self.given = False
+
+    def claims(self) -> Iterator[Claim]:
+        """The trials to run, each when the one before has ended. Waits while there is none that may run yet.
+
+        Raises:
+            Unavailable: the store is away.
+        """
+        try:
+            while not self._site.draining():
+                if not self._may_begin():
+                    self._wait()
+                    continue
+                answer = trials.ask(
+                    self._site.db,
+                    self._batch,
+                    token=secrets.token_hex(8),
+                    lease_seconds=self._site.config.lease_seconds,
+                )
+                if isinstance(answer, Claim):
+                    yield answer
+                    self._started()
+                elif answer is Answer.WAIT:
+                    self._started()
+                    self._wait()
+                else:
+                    self.given = answer is Answer.TURN
+                    return
+        finally:
+            self._started()
+
+    def told(self, phase: str) -> None:
+        """Of the phase that begins of the trial that runs: others may start once it has its environment."""
+        if phase != ENVIRONMENT:
+            self._started()
+
+    def _may_begin(self) -> bool:
+        why = self._site.crowded()
+        if why and not self._said:
+            log.warning("no trial of %s starts here for the moment: %s", self._batch.evaluation, why)
+        self._said = why
+        if why:
+            return False
+        if self._most and not self._starting:
+            self._starting = self._site.starts.begin(self._most, self._site.stopping)
+        return not self._most or self._starting
+
+    def _started(self) -> None:
+        if self._starting:
+            self._starting = False
+            self._site.starts.end()
+
+    def _wait(self) -> None:
+        # Many wait for the same: not all at the same moment.
+        self._site.stopping.wait(LOOK_SECONDS * random.uniform(0.6, 1.4))  # noqa: S311  # not a secret
+
+
+def gives_way(site: WorkerSite, batch: Batch) -> bool:
+    """Whether a batch whose message has just arrived let another go first, and was sent again."""
+    if not evaluations.gives_way(site.db, batch):
+        return False
+    send_again(site, batch)
+    return True
+
+
+def send_again(site: WorkerSite, batch: Batch) -> None:
+    """Send the message of a batch that gave its turn, behind the others: the same member of the same chord.
+
+    If it is lost on the way the reconciler sends it.
+    """
+    with suppress(Unavailable):
+        message = evaluations.message_of(site.db, batch)
+        if message:
+            dispatch.resend(site, replace(batch, message=message))
