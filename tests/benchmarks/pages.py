@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import httpx
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -61,6 +62,8 @@ class Figure:
     name: str
     median: float
     p95: float
+    #: Of the web process for one request, in the mean: on a busy machine this still says what a page costs.
+    processor: float
     kilobytes: float
     target: float | None
 
@@ -91,8 +94,8 @@ def questions(large: str) -> list[Question]:
 
 
 @contextmanager
-def web(root: Path, broker_url: str) -> Iterator[httpx.Client]:
-    """The web process on a free port, and a browser signed in there."""
+def web(root: Path, broker_url: str) -> Iterator[tuple[httpx.Client, int]]:
+    """The web process on a free port, as a browser signed in there and its process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -107,7 +110,7 @@ def web(root: Path, broker_url: str) -> Iterator[httpx.Client]:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
                 _await(client, process)
                 client.get("/", params={"token": TOKEN}, follow_redirects=True).raise_for_status()
-                yield client
+                yield client, process.pid
         finally:
             process.terminate()
 
@@ -123,12 +126,20 @@ def _await(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the web process does not answer")
 
 
-def ask(client: httpx.Client, question: Question, times: int, news: Callable[[], object]) -> Figure | None:
+def _processor(pid: int) -> float:
+    """Seconds the web process, and what it forked, has computed so far."""
+    web_process = psutil.Process(pid)
+    spent = [process.cpu_times() for process in (web_process, *web_process.children(recursive=True))]
+    return sum(one.user + one.system for one in spent)
+
+
+def ask(client: httpx.Client, pid: int, question: Question, times: int, news: Callable[[], object]) -> Figure | None:
     """Ask again and again, after ``news`` each time where so asked; None when the page is not there."""
     spent: list[float] = []
     answer = client.get(question.path, headers=question.headers)
     if answer.status_code == 404:
         return None
+    before = _processor(pid)
     for number in range(times + WARM_UP):
         if question.news:
             news()
@@ -142,6 +153,7 @@ def ask(client: httpx.Client, question: Question, times: int, news: Callable[[],
         name=question.name,
         median=round(median(spent), 1),
         p95=round(quantiles(spent, n=20)[-1], 1),
+        processor=round((_processor(pid) - before) * 1000 / (times + WARM_UP), 1),
         kilobytes=round(len(answer.content) / 1000, 1),
         target=question.target,
     )
@@ -154,11 +166,12 @@ def scripts(client: httpx.Client, path: str) -> dict[str, int]:
 
 
 def _show(figures: Sequence[Figure]) -> None:
-    print(f"\n{'':<36}{'median':>10}{'p95':>10}{'target':>10}{'kB':>10}")
+    print(f"\n{'':<36}{'median':>10}{'p95':>10}{'processor':>11}{'target':>10}{'kB':>10}")
     for one in figures:
         target = "" if one.target is None else f"{one.target:.0f}"
         missed = "  MISSED" if one.target is not None and one.median >= one.target else ""
-        print(f"{one.name:<36}{one.median:>10.1f}{one.p95:>10.1f}{target:>10}{one.kilobytes:>10.1f}{missed}")
+        times = f"{one.median:>10.1f}{one.p95:>10.1f}{one.processor:>11.1f}"
+        print(f"{one.name:<36}{times}{target:>10}{one.kilobytes:>10.1f}{missed}")
 
 
 def _show_scripts(sizes: Mapping[str, Mapping[str, int]]) -> None:
@@ -185,9 +198,9 @@ def measure(root: Path, arguments: argparse.Namespace) -> dict[str, object]:
         slow = quantiles(seeded.put, n=100)[-1] * 1e6
         print(f"summaries: {arguments.trials} trials entered in {entered:.2f} s, {size / 1e6:.0f} MB in all")
         print(f"one result: {committed:.0f} µs in the store, {put:.0f} µs (99 %: {slow:.0f}) in the summaries")
-        with web(root, running.url) as client:
+        with web(root, running.url) as (client, pid):
             news = partial(seeds.commit_one, site, seeded)
-            asked = [ask(client, question, arguments.times, news) for question in questions(seeded.large)]
+            asked = [ask(client, pid, question, arguments.times, news) for question in questions(seeded.large)]
             figures = [figure for figure in asked if figure is not None]
             pages = {"dashboard": "/", "evaluation": f"/evaluations/{seeded.large}"}
             sizes = {name: scripts(client, path) for name, path in pages.items()}
