@@ -9,3 +9,4 @@ from aeo.artifacts.place import Entry as Entry
 from aeo.artifacts.place import Listing as Listing
 from aeo.artifacts.place import Place as Place
 from aeo.artifacts.place import parts_of as parts_of
+from aeo.artifacts.tail import WATCH_SECONDS as WATCH_SECONDS

@@ -511,3 +511,41 @@ def _let_go() -> Iterator[None]:
     while written:
         written.pop().unlink(missing_ok=True)
     assert streams._free._value == streams.MOST
+
+
+def api(client: FlaskClient, evaluation: Evaluation, what: str, status: int = 200) -> Any:
+    answer = client.get(f"/api/evaluations/{evaluation.id}/trials/{named(evaluation, 'task-1')}/{what}")
+    assert answer.status_code == status, answer.text
+    return answer.json
+
+
+def test_the_api_gives_what_the_page_shows(client: FlaskClient, ended: Evaluation) -> None:
+    report = {"results": {"tests": [{"name": "a", "status": "passed"}]}}
+    write(
+        ended,
+        "task-1",
+        {"agent/trajectory.json": trajectory(60), "verifier/ctrf.json": report, "a.log": f"one\n{KEY}\nthree\n"},
+    )
+    assert [run["end"] for run in api(client, ended, "runs")["runs"]] == ["committed"]
+    found = api(client, ended, "files")
+    assert not found["live"]
+    assert {"a.log", "result.json"} <= {entry["name"] for entry in found["files"]}
+    assert found["views"]["parts"][0]["reports"] == ["verifier/ctrf.json"]
+    window = api(client, ended, "text?file=a.log&begin=4")
+    assert window["text"] == "${MODEL_KEY}\nthree\n"
+    assert api(client, ended, "text?file=a.log&limit=6")["text"] == "three\n"
+    seen = api(client, ended, "trajectory?tool=bash&offset=50&limit=10")
+    assert (seen["overview"]["tools"], seen["total"], len(seen["steps"])) == ({"bash": 58, "edit": 1}, 58, 8)
+    assert api(client, ended, "tests")["reports"]["verifier/ctrf.json"]["counts"] == {"passed": 1}
+
+
+def test_the_api_says_what_is_not_there(client: FlaskClient, ended: Evaluation) -> None:
+    api(client, ended, "trajectory", 404)
+    api(client, ended, "text?file=none", 404)
+    api(client, ended, "text?file=../config.json", 422)
+    api(client, ended, "text", 422)
+    api(client, ended, "text?file=a&limit=0", 422)
+    api(client, ended, "files?run=none", 404)
+    api(client, ended, "files?run=..%2Fx", 422)
+    assert api(client, ended, "tests")["reports"] == {}
+    assert client.get(f"/api/evaluations/{ended.id}/trials/none/files").status_code == 404

@@ -14,6 +14,7 @@ from webapp.api import (
     health,
     plans,
     reruns,
+    trials,
     users,
     workers,
 )
@@ -21,6 +22,6 @@ from webapp.api import (
 
 def register(app: APIFlask) -> None:
     """Add the API's routes and complete the OpenAPI document."""
-    for module in (health, workers, datasets, dashboard, evaluations, charts, exports, plans, reruns, users):
+    for module in (health, workers, datasets, dashboard, evaluations, trials, charts, exports, plans, reruns, users):
         app.register_blueprint(module.bp, url_prefix="/api")
     document.register(app)
