@@ -134,6 +134,20 @@ def test_a_lost_message_sent_again_elsewhere_completes_the_chord(clean: Fleet) -
     assert clean.trace("merge") == [id, "after"]
 
 
+def test_a_batch_that_gives_its_turn_has_not_returned(clean: Fleet) -> None:
+    id = uuid4().hex
+    batch, other = batches(id, "w2", "w2")
+    clean.redis.sadd("again", batch.id)
+    dispatch.send(clean.site, id, [batch, other])
+    eventually(lambda: clean.trace("merge"))
+    # Behind the one that waited, and as the last that the merge waited for.
+    assert clean.trace("start") == [batch.id, other.id, batch.id]
+    assert clean.redis.lrange("trace", 0, -1)[-2:] == [f"end {batch.id} w2", f"merge {id} control"]
+    dispatch.ring(clean.site, "after")
+    eventually(lambda: "after" in clean.trace("merge"))
+    assert clean.trace("merge") == [id, "after"]
+
+
 def test_sending_again_makes_the_same_message(clean: Fleet) -> None:
     id = uuid4().hex
     sent = dispatch.send(clean.site, id, batches(id, "nobody", "nobody-else"), priority=5)
