@@ -115,6 +115,10 @@ class Shared:
         """The folder of an evaluation that is just being made."""
         return inside(self.evaluations, f"new.{id}")
 
+    def born(self) -> list[Path]:
+        """The folders of all evaluations, those aside that are just being made."""
+        return sorted(path for path in self.evaluations.iterdir() if path.is_dir() and path.name[:4] != "new.")
+
     @contextmanager
     def submitting(self) -> Iterator[None]:
         """Held by whoever makes an evaluation, so that nobody takes a half-made one for a left-over."""

@@ -28,7 +28,7 @@ def recover(site: Site) -> None:
         Unavailable: the store is away.
     """
     _sweep_staging(site)
-    for folder in sorted(path for path in site.shared.evaluations.iterdir() if (path / records.EVALUATION).exists()):
+    for folder in (path for path in site.shared.born() if (path / records.EVALUATION).exists()):
         with no_harm_to_others(folder.name, "recovered"):
             _recover_evaluation(site, folder)
     inbox.restore(site.db)

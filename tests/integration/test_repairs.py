@@ -561,6 +561,16 @@ def test_a_submission_that_died_is_forgotten_and_one_under_way_is_not(site: Site
     assert store.open_ids(site.db) == []
 
 
+def test_recovery_leaves_an_evaluation_alone_that_is_being_made(site: Site) -> None:
+    id = submit(site, {"name": "x", "trials": 1}).id
+    site.shared.evaluation(id).rename(site.shared.unborn(id))
+    store.delete(site.db, id)
+    with site.shared.submitting():
+        recovery.recover(site)
+        assert store.open_ids(site.db) == []
+        assert site.shared.unborn(id).exists()
+
+
 def test_merge_is_closed_by_one_at_a_time(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrivals(site, tmp_path, "x")
     commit_all(site, 1)
