@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TypeVar
 
 from aeo import evaluations, executors, submission
 from aeo.core import estimate
 from aeo.core.allot import Allotment
 from aeo.core.errors import InputError, Problem
+from aeo.core.estimate import Basis
 from aeo.core.model import Plan, PlannedTrial, Spec
 from aeo.evaluations import Inherit, Legacy
 from aeo.executors import source
 from aeo.site import Site
-from aeo.store import history, workers
+from aeo.store import workers
 from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
 
@@ -210,19 +210,11 @@ def _durations(site: Site, spec: Spec, plan: Plan) -> tuple[int, Mapping[str, fl
 
     What a plan says may come from a time-out alone, so it counts only by how far it was off where the truth is known.
     """
-    past = history.durations(site.db, spec.executor, (trial.history_key for trial in plan.trials))
-    ran = {trial.history_key: trial.estimated_seconds for trial in plan.trials if trial.history_key in past}
-    factor = estimate.factor([(median(past[key]), seconds) for key, seconds in ran.items()])
-    expected: dict[str, float] = {}
-    known = sum(trial.history_key in past for trial in plan.trials)
-    for trial in plan.trials:
-        if trial.history_key in past:
-            expected[trial.name] = median(past[trial.history_key])
-        elif factor is not None:
-            expected[trial.name] = trial.estimated_seconds * factor
-        else:
-            return known, {}
-    return known, expected
+    found = evaluations.expected(site, spec, plan.trials)
+    known = sum(item.basis in (Basis.SAME, Basis.TASK) for item in found.values())
+    if any(item.basis is Basis.PLAN for item in found.values()):
+        return known, {}
+    return known, {name: item.seconds for name, item in found.items()}
 
 
 def _placed(problem: Problem, request: Submission) -> Problem:

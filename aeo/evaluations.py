@@ -14,6 +14,7 @@ from aeo import contents, dispatch, executors, records, submission, summaries
 from aeo.core import estimate
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.errors import Conflict, InputError, Problem
+from aeo.core.estimate import Basis, Expected
 from aeo.core.model import Batch, Evaluation, EvaluationState, Needs, Plan, PlannedTrial, Spec, TrialRow, WorkerState
 from aeo.core.names import check_name
 from aeo.executors import Executor
@@ -198,18 +199,25 @@ def check_plan(plan: Plan) -> Plan:
     return plan
 
 
-def estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
-    """The plan with the durations of tasks that ran before put in."""
-    past = history.durations(site.db, spec.executor, (trial.history_key for trial in plan.trials))
-    if not past:
-        return plan
-    return replace(
-        plan,
-        trials=tuple(
-            replace(t, estimated_seconds=estimate.seconds(t.estimated_seconds, past.get(t.history_key, ())))
-            for t in plan.trials
-        ),
+def expected(site: Site, spec: Spec, trials: Sequence[PlannedTrial]) -> dict[str, Expected]:
+    """How long each of these trials is expected to take, by name, from all that ran before."""
+    return estimate.expect(
+        trials,
+        history.runs(site.db, spec.executor, (trial.history_key for trial in trials)),
+        history.meant(site.db, spec.executor, (trial.labels.get("dataset", "") for trial in trials)),
     )
+
+
+def estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
+    """The plan with the durations put in that are expected from what ran before."""
+    found = expected(site, spec, plan.trials)
+    if all(item.basis is Basis.PLAN for item in found.values()):
+        return plan
+    trials = tuple(
+        replace(trial, estimated_seconds=found[trial.name].seconds, planned_seconds=trial.planned)
+        for trial in plan.trials
+    )
+    return replace(plan, trials=trials)
 
 
 def matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:

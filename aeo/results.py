@@ -2,6 +2,9 @@
 
 The order makes every crash harmless: rename into the job folder, then the store, then forget the manifest. What lies in
 the job folder is committed, whatever the store says; a second result never replaces it.
+
+Nothing of a result is forced to the disk here: the system writes it within seconds, and a power cut of the controller's
+machine may cost the results of these last seconds. What was asked and what happened is forced (`records`, `event_log`).
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import errno
 import logging
 import shutil
 import threading
+from collections.abc import Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -46,6 +50,72 @@ def commit(site: Site, arrival: Arrival) -> bool:
         OSError: the disk is full or cannot be written: nothing is lost, the same call works later.
         Unavailable: the store is away; likewise.
     """
+    answer = commit_all(site, [arrival])[arrival]
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def commit_all(site: Site, arrivals: Sequence[Arrival]) -> dict[Arrival, bool | Exception]:
+    """`commit` several: what it would return or raise for each. Most are recorded in one step for all."""
+    answers: dict[Arrival, bool | Exception] = {}
+    left = list(arrivals)
+    with _writing:
+        while left:
+            # A second result of one trial looks at what became of the first.
+            group = list({(one.evaluation, one.trial): one for one in reversed(left)}.values())
+            left = [one for one in left if one not in group]
+            _commit_group(site, group[::-1], answers)
+    return answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arrived:
+    """A result that was looked at."""
+
+    arrival: Arrival
+    record: Record
+    trial: PlannedTrial
+    folder: Path
+    #: Where it belongs.
+    place: Path
+    row: TrialRow
+
+
+def _commit_group(site: Site, arrivals: Sequence[Arrival], answers: dict[Arrival, bool | Exception]) -> None:
+    looked: list[_Arrived] = []
+    for arrival in arrivals:
+        try:
+            found = _look(site, arrival)
+        except Exception as error:
+            found = error
+        if isinstance(found, _Arrived):
+            looked.append(found)
+        else:
+            answers[arrival] = found
+    try:
+        done = _done(site, looked)
+    except Exception as error:
+        answers.update((one.arrival, error) for one in looked)
+        return
+    placed: list[_Arrived] = []
+    for one in looked:
+        try:
+            early = _place(site, one, done)
+        except Exception as error:
+            early = error
+        if early is None:
+            placed.append(one)
+        else:
+            answers[one.arrival] = early
+    try:
+        answers.update(_record_all(site, placed))
+    except Exception as error:
+        answers.update((one.arrival, error) for one in placed if one.arrival not in answers)
+
+
+def _look(site: Site, arrival: Arrival) -> _Arrived | bool:
+    """Look at what arrived; where it cannot be put into the job, deal with it at once."""
     try:
         record = records.read(site.shared.evaluation(arrival.evaluation))
         trial = record.trials[arrival.trial]
@@ -56,11 +126,6 @@ def commit(site: Site, arrival: Arrival) -> bool:
             raise Unavailable(f"evaluation {arrival.evaluation} cannot be read now: {error}") from None
         log.warning("a result of %r arrived, which nobody planned: %s", arrival.trial, error)
         return False
-    with _writing:
-        return _commit(site, record, trial, arrival, folder, place)
-
-
-def _commit(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, folder: Path, place: Path) -> bool:
     if not folder.exists():
         return _finish_interrupted(site, record, trial, arrival, place)
     try:
@@ -68,23 +133,59 @@ def _commit(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, f
         row = _row(site, record, trial, folder, replace(manifest, notes=(*manifest.notes, *_redact(site, folder))))
     except InputError as error:
         return _run_again(site, record, trial, arrival, folder, f"result rejected: {error}", "ResultRejected")
-    if place.exists() or trials.state(site.db, arrival.evaluation, trial.name) is TrialState.DONE:
+    return _Arrived(arrival=arrival, record=record, trial=trial, folder=folder, place=place, row=row)
+
+
+def _done(site: Site, looked: Sequence[_Arrived]) -> set[tuple[str, str]]:
+    """Those of their trials that are done, as evaluation and trial.
+
+    Raises:
+        NotFound: the store does not know one, as it was wiped.
+    """
+    names: dict[str, list[str]] = {}
+    for one in looked:
+        names.setdefault(one.arrival.evaluation, []).append(one.trial.name)
+    done: set[tuple[str, str]] = set()
+    for evaluation, trials_of in names.items():
+        states = trials.states_of(site.db, evaluation, trials_of)
+        if len(states) < len(trials_of):
+            raise NotFound(f"evaluation {evaluation} is not known now")
+        done |= {(evaluation, name) for name, state in states.items() if state is TrialState.DONE}
+    return done
+
+
+def _place(site: Site, one: _Arrived, done: Set[tuple[str, str]]) -> bool | None:
+    """Put a result into the job folder; or deal with it, when that is not where it belongs."""
+    arrival, row = one.arrival, one.row
+    there = one.place.exists()
+    if there or (arrival.evaluation, one.trial.name) in done:
         # Somebody's result is there already, known to the store or not, or the trial was cancelled: this one is late.
-        if place.exists():
-            adopt(site, record, trial, None)
-        _supersede(site, arrival, folder)
+        if there:
+            adopt(site, one.record, one.trial, None)
+        _supersede(site, arrival, one.folder)
         return _keep(site, arrival.evaluation, row, arrival.token)
     if row.summary.outcome is Outcome.INFRA_ERROR and row.summary.retryable:
         reason = f"{row.summary.error_type}: {row.summary.error_message}"
-        if _requeue(site, record, arrival, reason) is not Requeued.EXHAUSTED:
-            _supersede(site, arrival, folder)
-            _watch(site, arrival.evaluation, row)
+        if _requeue(site, one.record, arrival, reason) is not Requeued.EXHAUSTED:
+            _supersede(site, arrival, one.folder)
+            _watch(site, [(arrival.evaluation, row)])
             return False
-    _ensure_job(record)
-    _rename(folder, place)
-    first = _record(site, record, trial, arrival, row)
-    _watch(site, arrival.evaluation, row)
-    return first
+    _ensure_job(one.record)
+    _rename(one.folder, one.place)
+    return None
+
+
+def _record_all(site: Site, placed: Sequence[_Arrived]) -> dict[Arrival, bool | Exception]:
+    """Record what lies in its job folder."""
+    if not placed:
+        return {}
+    firsts = _keep_all(site, [(one.arrival.evaluation, one.row, one.arrival.token) for one in placed])
+    answers = {one.arrival: first for one, first in zip(placed, firsts, strict=True)}
+    _note_durations(site, [(one.record, one.trial, one.row) for one in placed if answers[one.arrival]])
+    for one in placed:
+        _forget(site, one.arrival)
+    _watch(site, [(one.arrival.evaluation, one.row) for one in placed])
+    return dict(answers)
 
 
 def _is_known(site: Site, evaluation: str) -> bool:
@@ -95,24 +196,32 @@ def _is_known(site: Site, evaluation: str) -> bool:
     return True
 
 
-def _watch(site: Site, evaluation: str, row: TrialRow) -> None:
+def _watch(site: Site, rows: Sequence[tuple[str, TrialRow]]) -> None:
     """Pause the worker, or else the evaluation, when too many runs in a row fail by infrastructure."""
-    config, failed = site.config, row.summary.outcome is Outcome.INFRA_ERROR
+    config = site.config
     keep = max(1, config.breaker_runs, config.worker_breaker_runs)
-    of_evaluation, of_worker = trials.note_run(site.db, evaluation, row.worker, failed=failed, keep=keep)
-    last = f"the last: {row.summary.error_type}: {row.summary.error_message}"[:300]
-    if tripped(of_worker, config.worker_breaker_runs, config.breaker_share):
-        runs = of_worker[: config.worker_breaker_runs]
-        note = f"{sum(runs)} of its last {len(runs)} runs failed by infrastructure, {last}"
-        with suppress(NotFound):
-            workers.set_state(site.db, row.worker, WorkerState.PAUSED, note)
-        events.emit(site.db, evaluation, "worker_paused", worker=row.worker, reason=note)
-        # The evaluation goes on with the others; what this one broke says nothing about them.
-        evaluations.forget_recent(site.db, evaluation)
-    elif tripped(of_evaluation, config.breaker_runs, config.breaker_share):
-        runs = of_evaluation[: config.breaker_runs]
-        reason = f"{sum(runs)} of the last {len(runs)} runs failed by infrastructure, {last}"
-        evaluations.move(site.db, evaluation, EvaluationState.PAUSED, reason)
+    runs = [(id, row.worker, row.summary.outcome is Outcome.INFRA_ERROR) for id, row in rows]
+    paused: set[str] = set()
+    for (id, row), (of_evaluation, of_worker) in zip(rows, trials.note_runs(site.db, runs, keep=keep), strict=True):
+        last = f"the last: {row.summary.error_type}: {row.summary.error_message}"[:300]
+        if row.worker in paused:
+            continue
+        if tripped(of_worker, config.worker_breaker_runs, config.breaker_share):
+            paused.add(row.worker)
+            _pause_worker(site, id, row.worker, of_worker[: config.worker_breaker_runs], last)
+        elif tripped(of_evaluation, config.breaker_runs, config.breaker_share):
+            looked = of_evaluation[: config.breaker_runs]
+            reason = f"{sum(looked)} of the last {len(looked)} runs failed by infrastructure, {last}"
+            evaluations.move(site.db, id, EvaluationState.PAUSED, reason)
+
+
+def _pause_worker(site: Site, evaluation: str, worker: str, runs: Sequence[bool], last: str) -> None:
+    note = f"{sum(runs)} of its last {len(runs)} runs failed by infrastructure, {last}"
+    with suppress(NotFound):
+        workers.set_state(site.db, worker, WorkerState.PAUSED, note)
+    events.emit(site.db, evaluation, "worker_paused", worker=worker, reason=note)
+    # The evaluation goes on with the others; what this one broke says nothing about them.
+    evaluations.forget_recent(site.db, evaluation)
 
 
 def _checked_manifest(folder: Path, arrival: Arrival) -> Manifest:
@@ -210,11 +319,20 @@ def _finish_interrupted(site: Site, record: Record, trial: PlannedTrial, arrival
 
 def _record(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, row: TrialRow) -> bool:
     first = _keep(site, arrival.evaluation, row, arrival.token)
-    seconds = row.summary.seconds
-    if first and seconds is not None and row.summary.outcome in (Outcome.SCORED, Outcome.INVALID):
-        history.add(site.db, record.evaluation.spec.executor, trial.history_key, seconds)
+    if first:
+        _note_durations(site, [(record, trial, row)])
     _forget(site, arrival)
     return first
+
+
+def _note_durations(site: Site, rows: Sequence[tuple[Record, PlannedTrial, TrialRow]]) -> None:
+    ran: dict[str, list[tuple[PlannedTrial, float]]] = {}
+    for record, trial, row in rows:
+        seconds = row.summary.seconds
+        if seconds is not None and row.summary.outcome in (Outcome.SCORED, Outcome.INVALID):
+            ran.setdefault(record.evaluation.spec.executor, []).append((trial, seconds))
+    for executor, durations in ran.items():
+        history.note(site.db, executor, durations)
 
 
 def _keep(site: Site, id: str, row: TrialRow, token: str) -> bool:
@@ -223,6 +341,19 @@ def _keep(site: Site, id: str, row: TrialRow, token: str) -> bool:
     if first:
         summaries.put(site.book, id, row)
     return first
+
+
+def _keep_all(site: Site, rows: Sequence[tuple[str, TrialRow, str]]) -> list[bool]:
+    if len(rows) == 1:
+        return [_keep(site, *rows[0])]
+    firsts = trials.commit_all(site.db, rows)
+    by_evaluation: dict[str, list[TrialRow]] = {}
+    for (id, row, _), first in zip(rows, firsts, strict=True):
+        if first:
+            by_evaluation.setdefault(id, []).append(row)
+    for id, first_rows in by_evaluation.items():
+        summaries.put(site.book, id, *first_rows)
+    return firsts
 
 
 def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | None) -> bool:
@@ -259,8 +390,9 @@ def _forget(site: Site, arrival: Arrival) -> None:
     folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
     manifest_of(folder).unlink(missing_ok=True)
     # Last: until the manifest is gone, somebody may look at the folder again.
-    shutil.rmtree(redacting(folder), ignore_errors=True)
-    shutil.rmtree(site.shared.live(arrival.evaluation, arrival.trial, arrival.token), ignore_errors=True)
+    for left in (redacting(folder), site.shared.live(arrival.evaluation, arrival.trial, arrival.token)):
+        if left.exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _requeue(site: Site, record: Record, arrival: Arrival, reason: str) -> Requeued:

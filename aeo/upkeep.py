@@ -13,9 +13,9 @@ import threading
 from aeo import records, summaries
 from aeo.core.errors import InputError, NotFound
 from aeo.site import Site
-from aeo.store import evaluations, health, trials
+from aeo.store import evaluations, health, history, trials
 from aeo.store.evaluations import EvaluationStatus
-from aeo.summaries import entries, standing
+from aeo.summaries import entries, past, standing
 from aeo.summaries.standing import Standing
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,9 @@ class Keeper:
                 self._bring_in_line(id, anew=anew)
         for gone in known.keys() - set(ids):
             summaries.drop(self._site.book, gone)
+        if not history.is_whole(self._site.db):
+            # After a wipe; only now do the summaries have all that ran.
+            _restore_history(self._site)
 
     def _bring_in_line(self, id: str, *, anew: bool) -> None:
         known = _entered(self._site, id)
@@ -123,3 +126,10 @@ class Keeper:
             _follow(self._site, id, Standing(total=known.total, done=known.done, seen=0, last=""))
         else:
             _note_seen(self._site, id, known)
+
+
+def _restore_history(site: Site) -> None:
+    """Tell the store how long tasks took before, from what the summaries have."""
+    tasks = past.last_runs(site.book, each=history.KEPT)
+    datasets = past.last_runs(site.book, each=history.KEPT_MEANT, by_dataset=True)
+    history.restore(site.db, tasks, datasets)

@@ -2,18 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import cache
 from math import fsum, pi, sqrt
 from statistics import median, quantiles
 
+from aeo.core.model import PlannedTrial
 
-def seconds(planned: float, past: Sequence[float]) -> float:
-    """Expected duration in seconds: the median of past runs of the task, else what the plan says.
 
-    The median, since durations have long tails and one wedged run must not reorder the next evaluation.
+class Basis(str, Enum):
+    """What an expected duration rests on, the surest first."""
+
+    #: Past runs of the task with the same agent and model.
+    SAME = "same"
+    #: Past runs of the task.
+    TASK = "task"
+    #: What the plan says, by how far that was off for other tasks.
+    SCALED = "scaled"
+    #: What the plan says; it may come from a time-out alone.
+    PLAN = "plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A past run of a task."""
+
+    seconds: float
+    #: What the plan alone had said; 0 is not known.
+    planned: float = 0.0
+    agent: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """How long a trial is expected to take."""
+
+    seconds: float
+    basis: Basis
+
+
+def expect(
+    trials: Sequence[PlannedTrial], runs: Mapping[str, Sequence[Run]], meant: Mapping[str, Sequence[Run]]
+) -> dict[str, Expected]:
+    """Expected duration of each trial, by its name.
+
+    ``runs``: past runs by `PlannedTrial.history_key`; ``meant``: past runs by dataset, of any of its tasks. Medians
+    throughout, since durations have long tails and one wedged run must not reorder the next evaluation.
     """
-    return median(past) if past else planned
+    found = {trial.name: _known(trial, runs.get(trial.history_key, ())) for trial in trials}
+    # One of each task, or one with many attempts would decide alone.
+    ran = {trial.history_key: (known.seconds, trial.planned) for trial in trials if (known := found[trial.name])}
+    here = factor(list(ran.values()))
+
+    @cache
+    def scale(dataset: str, agent: str) -> float | None:
+        past = meant.get(dataset, ())
+        own = factor([(run.seconds, run.planned) for run in past if run.agent == agent])
+        # Evidence of this agent, of any agent, and last what the other tasks of this very plan took.
+        return own or factor([(run.seconds, run.planned) for run in past]) or here
+
+    return {trial.name: found[trial.name] or _unknown(trial, scale) for trial in trials}
+
+
+def _known(trial: PlannedTrial, past: Sequence[Run]) -> Expected | None:
+    who = (trial.labels.get("agent", ""), trial.labels.get("model", ""))
+    same = [run.seconds for run in past if (run.agent, run.model) == who]
+    if same:
+        return Expected(seconds=median(same), basis=Basis.SAME)
+    return Expected(seconds=median(run.seconds for run in past), basis=Basis.TASK) if past else None
+
+
+def _unknown(trial: PlannedTrial, scale: Callable[[str, str], float | None]) -> Expected:
+    by = scale(trial.labels.get("dataset", ""), trial.labels.get("agent", ""))
+    if by is None:
+        return Expected(seconds=trial.planned, basis=Basis.PLAN)
+    return Expected(seconds=trial.planned * by, basis=Basis.SCALED)
 
 
 #: Finished trials from which the estimates of the others are put right. Before, an estimate may come from a time-out

@@ -153,6 +153,8 @@ class PlannedTrial:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Expected duration, seconds; longest first.
     estimated_seconds: float = 60.0
+    #: What the plan alone says of it, before past runs are looked at; 0: the same.
+    planned_seconds: float = 0.0
     #: Hard deadline of our own, seconds from its start, beyond every time-out the executor keeps itself.
     deadline_seconds: float = 3600.0
     needs: Needs = Needs()
@@ -160,6 +162,11 @@ class PlannedTrial:
     content: str = ""
     #: The executor's own; JSON.
     payload: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def planned(self) -> float:
+        """Seconds that the plan alone says, which may come from a time-out."""
+        return self.planned_seconds or self.estimated_seconds
 
     @property
     def history_key(self) -> str:

@@ -67,8 +67,11 @@ TEMPLATES: Mapping[str, str] = {
     "unfit": "aeo:e:%s:unfit:%s",
     #: Somebody looks at a running trial; expires by itself.
     "watched": "aeo:e:%s:watched:%s",
-    #: List: the last durations of one executor's task, seconds, newest first.
+    #: Lists of the last runs, newest first: of one executor's task, and of any task of one of its datasets.
+    #: The one without parts: whether they hold what the summaries know.
     "history": "aeo:history:%s:%s",
+    "history_meant": "aeo:history_meant:%s:%s",
+    "history_whole": "aeo:history_whole",
     #: What one submission is made of before it is published; expires by itself.
     "staged": "aeo:staged:%s:%s",
     #: Hash: worker id to what it said at registration.

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 _MOST = 2**63 - 1
 
 _LINE = (
-    "INSERT OR IGNORE INTO lines (evaluation, position, cell, trial, attempt, estimated, "
-    f"agent, model, dataset, task, category, difficulty) VALUES ({', '.join('?' * 12)})"
+    "INSERT OR IGNORE INTO lines (evaluation, position, cell, trial, attempt, estimated, planned, "
+    f"agent, model, dataset, task, category, difficulty) VALUES ({', '.join('?' * 13)})"
 )
 _ROW = (
     "UPDATE lines SET outcome = ?, reward_name = ?, reward = ?, seconds = ?, started = ?, finished = ?, "
@@ -43,12 +43,12 @@ def enter(book: Book, evaluation: Evaluation) -> bool:
     return _safely(book, lambda: _enter(book, evaluation))
 
 
-def put(book: Book, id: str, row: TrialRow) -> bool:
-    """Put in a committed trial, once or again; False when that could not be written or its line is not there."""
+def put(book: Book, id: str, *rows: TrialRow) -> bool:
+    """Put in committed trials, once or again; False when that could not be written or a line is not there."""
 
     def write() -> bool:
         with book.write() as connection:
-            return _put_all(connection, id, [row]) == 1
+            return _put_all(connection, id, rows) == len(rows)
 
     return _safely(book, write)
 
@@ -119,9 +119,11 @@ def _enter(book: Book, evaluation: Evaluation) -> bool:
         if _number(connection, evaluation.id) is not None:
             return True
         cursor = connection.execute(
-            "INSERT INTO evaluations (id, submitted, owner, words, total, version) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO evaluations (id, submitted, owner, executor, words, total, version) "
+            f"VALUES ({', '.join('?' * 7)})",
             (
                 *(evaluation.id, evaluation.submitted_at.timestamp(), _text(evaluation.owner)),
+                spec.executor,
                 _words(evaluation.id, spec.name, spec.executor, evaluation.owner, *_of_all(trials)),
                 *(len(trials), _new_version()),
             ),
@@ -140,7 +142,7 @@ def _enter_trials(connection: sqlite3.Connection, number: int | None, trials: Se
         key = tuple(_text(part or "") for part in common)
         cell = cells.setdefault(key, [len(cells), 0])
         cell[1] += 1
-        return (number, position, cell[0], _text(trial.name), cell[1], trial.estimated_seconds, *key)
+        return (number, position, cell[0], _text(trial.name), cell[1], trial.estimated_seconds, trial.planned, *key)
 
     connection.executemany(_LINE, (line(position, trial) for position, trial in enumerate(trials)))
     connection.executemany(

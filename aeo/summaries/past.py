@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from aeo.core.estimate import Run
 from aeo.summaries.book import Book
 from aeo.summaries.lines import like
 
@@ -51,6 +53,31 @@ def _past(runs: int, rewards: list[float], spent: list[float]) -> Past:
         pass_rate=sum(reward >= 1 for reward in rewards) / len(rewards) if rewards else None,
         median_seconds=median(spent) if spent else None,
     )
+
+
+def last_runs(book: Book, *, each: int, by_dataset: bool = False) -> dict[tuple[str, str], Sequence[Run]]:
+    """The last runs of every task, newest first, at most so many of each: by executor and ``dataset/task``.
+
+    ``by_dataset``: of every dataset, by executor and dataset.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"""
+        SELECT executor, dataset, task, seconds, planned, agent, model FROM (
+          SELECT executor, dataset, task, seconds, planned, agent, model, committed,
+            ROW_NUMBER() OVER (PARTITION BY executor, dataset{"" if by_dataset else ", task"}
+              ORDER BY committed DESC) AS nth
+          FROM lines l JOIN evaluations e ON e.number = l.evaluation
+          WHERE outcome IN ('scored', 'invalid') AND seconds IS NOT NULL AND NOT carried)
+        WHERE nth <= ? ORDER BY committed DESC"""
+    found: dict[tuple[str, str], list[Run]] = {}
+    with book.read() as connection:
+        for executor, dataset, task, seconds, planned, agent, model in connection.execute(query, (each,)):
+            name = dataset if by_dataset else f"{dataset}/{task}"
+            run = Run(seconds=seconds, planned=planned, agent=agent, model=model)
+            found.setdefault((executor, name), []).append(run)
+    return dict(found)
 
 
 def search(book: Book, *, text: str = "", owner: str | None = None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Raised with every change of the tables or of what is put into them.
-VERSION = 2
+VERSION = 3
 
 #: `lines` is narrow, as filters, sorting and sums read all lines of an evaluation; `texts` holds what only shown lines
 #: need. Times are seconds since 1970.
@@ -13,6 +13,7 @@ CREATE TABLE evaluations (
   id TEXT NOT NULL UNIQUE,
   submitted REAL NOT NULL,
   owner TEXT NOT NULL,
+  executor TEXT NOT NULL,
   -- What a search looks into: id, name, executor, owner, agents, models, datasets; folded.
   words TEXT NOT NULL,
   total INTEGER NOT NULL,
@@ -53,6 +54,8 @@ CREATE TABLE lines (
   difficulty TEXT NOT NULL,
   attempt INTEGER NOT NULL,
   estimated REAL NOT NULL,
+  -- What the plan alone said, before past runs were looked at.
+  planned REAL NOT NULL,
   -- Null or empty until the trial is committed.
   outcome TEXT,
   reward_name TEXT NOT NULL DEFAULT '',

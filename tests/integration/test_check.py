@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from aeo import checks, evaluations
 from aeo.checks import Check
-from aeo.core.model import Capacity, WorkerInfo, WorkerState
+from aeo.core.model import Capacity, PlannedTrial, WorkerInfo, WorkerState
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import history, workers
@@ -34,6 +34,12 @@ def register(site: Site, id: str, *, slots: int = 2, cpus: float = 4.0, **change
         **changes,
     )
     workers.register(site.db, info)
+
+
+def ran(site: Site, task: str, seconds: float) -> None:
+    labels = {"dataset": "sleep", "agent": "sleeper"}
+    trial = PlannedTrial(name="t", task=task, labels=labels, estimated_seconds=5.0)
+    history.note(site.db, "sleep", [(trial, seconds)])
 
 
 def check(site: Site, text: str, **fields: Any) -> Check:
@@ -73,10 +79,10 @@ def test_a_time_is_told_only_when_it_is_known(site: Site) -> None:
     assert check(site, TEXT).estimated_seconds is None
     assert check(site, TEXT).shares[0].estimated_seconds is None
     for task in (1, 2):
-        history.add(site.db, "sleep", f"sleep/task-{task}", 20.0)
+        ran(site, f"task-{task}", 20.0)
     found = check(site, TEXT)
     assert (found.known, found.estimated_seconds) == (4, None)
-    history.add(site.db, "sleep", "sleep/task-3", 20.0)
+    ran(site, "task-3", 20.0)
     found = check(site, TEXT)
     # Four times as long as planned, so the others are too: 12 trials of 20 s over 2 slots.
     assert (found.known, found.estimated_seconds) == (6, pytest.approx(120))

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from store_samples import a_row, stored
 
 from aeo.codec import loads
-from aeo.core.model import Claim, EvaluationState, Outcome, TrialRow
+from aeo.core.estimate import Run
+from aeo.core.model import Claim, EvaluationState, Outcome, PlannedTrial, TrialRow
 from aeo.store import evaluations, events, health, history, inbox, trials
 from aeo.store.connection import SOCKET_TIMEOUT, Db
+from aeo.store.keys import key
 
 
 def arrive(db: Db, *names: str) -> None:
@@ -164,11 +166,37 @@ def test_queues_are_measured(db: Db) -> None:
     assert health.ping(db)
 
 
-def test_the_last_durations_of_a_task_are_remembered(db: Db) -> None:
-    for n in range(history.KEPT + 5):
-        history.add(db, "sleep", "set: one/task %s", float(n))
-    history.add(db, "sleep", "other", 1.23456)
-    found = history.durations(db, "sleep", ["set: one/task %s", "other", "never", "other"])
-    newest = [float(n) for n in range(history.KEPT + 4, 4, -1)]
-    assert found == {"set: one/task %s": newest, "other": [1.235]}
-    assert history.durations(db, "command", ["other"]) == {}
+def planned(task: str, *, agent: str = "", model: str = "", **fields: float) -> PlannedTrial:
+    labels = {"dataset": "set: one", "agent": agent, "model": model}
+    return PlannedTrial(name="t", task=task, labels=labels, **fields)
+
+
+def test_the_last_runs_of_a_task_and_of_its_dataset_are_remembered(db: Db) -> None:
+    task = planned("task %s", agent="a", model="m", estimated_seconds=7.0, planned_seconds=60.0)
+    history.note(db, "sleep", [(task, float(n)) for n in range(history.KEPT + 5)])
+    history.note(db, "sleep", [(planned("other", estimated_seconds=9.0), 1.23456)])
+    names = ["set: one/task %s", "set: one/other", "set: one/never", "set: one/other"]
+    found = history.runs(db, "sleep", names)
+    newest = [Run(seconds=float(n), planned=60.0, agent="a", model="m") for n in range(history.KEPT + 4, 4, -1)]
+    assert found == {names[0]: newest, names[1]: [Run(seconds=1.235, planned=9.0)]}
+    assert history.runs(db, "command", names) == {}
+    assert len(history.meant(db, "sleep", ["set: one"])["set: one"]) == history.KEPT + 6
+    for _ in range(12):
+        history.note(db, "sleep", [(planned("other"), 1.0)] * 50)
+    assert len(history.meant(db, "sleep", ["set: one"])["set: one"]) == history.KEPT_MEANT
+    assert history.meant(db, "sleep", ["never"]) == {}
+
+
+def test_runs_of_an_earlier_release_are_read(db: Db) -> None:
+    db.client.rpush(key("history", "sleep", "s/t"), "20.0", "7")
+    assert history.runs(db, "sleep", ["s/t"]) == {"s/t": [Run(seconds=20.0), Run(seconds=7.0)]}
+
+
+def test_what_ran_before_is_put_back_whole(db: Db) -> None:
+    history.note(db, "sleep", [(planned("task"), 5.0)])
+    assert not history.is_whole(db)
+    runs = [Run(seconds=3.0, planned=4.0, agent="a"), Run(seconds=2.0)]
+    history.restore(db, {("sleep", "set: one/task"): runs}, {("sleep", "set: one"): runs[:1]})
+    assert history.is_whole(db)
+    assert history.runs(db, "sleep", ["set: one/task"]) == {"set: one/task": runs}
+    assert history.meant(db, "sleep", ["set: one"]) == {"set: one": runs[:1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aeo.core import estimate
+from aeo.core.estimate import Basis, Expected, Run
+from aeo.core.model import PlannedTrial
 
 SECONDS = st.floats(min_value=0.0, max_value=1e6)
 PLANNED = st.floats(min_value=0.1, max_value=1e6)
@@ -17,9 +20,62 @@ RUNNING = st.lists(st.tuples(PLANNED, SECONDS), max_size=8)
 WAITING = st.lists(PLANNED, max_size=20)
 
 
-@given(PLANNED, st.lists(SECONDS, max_size=9))
-def test_the_past_beats_the_plan(planned: float, past: list[float]) -> None:
-    assert estimate.seconds(planned, past) == (median(past) if past else planned)
+WHO = st.sampled_from(["a", "b"])
+RUNS = st.lists(st.builds(Run, seconds=SECONDS, planned=PLANNED, agent=WHO, model=WHO), max_size=9)
+
+
+def trial(name: str, task: str, planned: float, *, agent: str = "a", model: str = "a") -> PlannedTrial:
+    labels = {"dataset": "set", "agent": agent, "model": model}
+    return PlannedTrial(name=name, task=task, labels=labels, estimated_seconds=planned)
+
+
+@given(PLANNED, RUNS, WHO, WHO)
+def test_runs_of_the_task_beat_the_plan_and_the_same_agent_beats_others(
+    planned: float, past: list[Run], agent: str, model: str
+) -> None:
+    one = trial("t", "task", planned, agent=agent, model=model)
+    found = estimate.expect([one], {"set/task": past} if past else {}, {})["t"]
+    same = [run.seconds for run in past if (run.agent, run.model) == (agent, model)]
+    if same:
+        assert found == Expected(seconds=median(same), basis=Basis.SAME)
+    elif past:
+        assert found == Expected(seconds=median(run.seconds for run in past), basis=Basis.TASK)
+    else:
+        assert found == Expected(seconds=planned, basis=Basis.PLAN)
+
+
+def runs(factor: float, agent: str, count: int) -> list[Run]:
+    return [Run(seconds=600 * factor, planned=600.0, agent=agent) for _ in range(count)]
+
+
+def test_a_time_out_counts_by_what_such_time_outs_have_meant() -> None:
+    new = [trial("t", "new", 900.0)]
+
+    def of(*meant: Run) -> Expected:
+        return estimate.expect(new, {}, {"set": meant, "other set": runs(9.0, "a", 9)})["t"]
+
+    assert of(*runs(0.1, "a", 3), *runs(0.5, "b", 9)) == Expected(seconds=pytest.approx(90.0), basis=Basis.SCALED)
+    # Too few of this agent: any agent's.
+    assert of(*runs(0.1, "a", 2), *runs(0.5, "b", 9)) == Expected(seconds=pytest.approx(450.0), basis=Basis.SCALED)
+    assert of(*runs(0.1, "a", 2)) == Expected(seconds=900.0, basis=Basis.PLAN)
+    # What a run of an earlier release had been planned with is not known.
+    assert of(*[Run(seconds=5.0)] * 9) == Expected(seconds=900.0, basis=Basis.PLAN)
+
+
+def test_without_such_runs_the_plans_own_known_tasks_tell() -> None:
+    trials = [trial(f"t{number}", f"task-{number}", 100.0) for number in range(4)]
+    past = {f"set/task-{number}": [Run(seconds=20.0)] for number in range(3)}
+    found = estimate.expect(trials, past, {})
+    assert found["t3"] == Expected(seconds=pytest.approx(20.0), basis=Basis.SCALED)
+    # Many attempts of one task are one task.
+    again = [trial(f"t{number}", "task-0", 100.0) for number in range(3)] + trials[3:]
+    assert estimate.expect(again, past, {})["t3"] == Expected(seconds=100.0, basis=Basis.PLAN)
+
+
+def test_what_was_learned_before_is_not_scaled_again() -> None:
+    """A plan that is looked at twice: its trials' own plan counts, not what was put in."""
+    one = replace(trial("t", "new", 900.0), estimated_seconds=90.0, planned_seconds=900.0)
+    assert estimate.expect([one], {}, {"set": runs(0.1, "a", 3)})["t"].seconds == pytest.approx(90.0)
 
 
 @given(st.lists(st.tuples(SECONDS, PLANNED), max_size=estimate.ENOUGH - 1))
