@@ -82,13 +82,20 @@ class Pool:
 
     def _run(self, batch: Any) -> None:
         try:
-            self.returned.append(batches.run(self.workers[batch.worker], batch))
+            done = batches.run(self.workers[batch.worker], batch)
+            self.returned.append(done)
+            if done.get("again"):
+                self._taken.discard(batch.id)
         except Exception as error:
             self.broken.append(error)
 
     def finish(self) -> None:
         for thread in self._threads:
             thread.join(30)
+        for site in self.workers.values():
+            last = threading.Thread(target=site.sender.finish, args=(site,), daemon=True)
+            last.start()
+            last.join(30)
 
 
 @contextmanager

@@ -143,6 +143,18 @@ class Client:
         """Remove a named user."""
         return self._call("DELETE", _user(name))
 
+    def limits(self) -> Body:
+        """The limits of model providers."""
+        return self._call("GET", "/api/limits")
+
+    def set_limit(self, key: str, *, trials: int, per_minute: float) -> Body:
+        """Limit what runs under a key; the answer has all limits."""
+        return self._call("PUT", "/api/limits", body={"key": key, "trials": trials, "per_minute": per_minute})
+
+    def clear_limit(self, key: str) -> Body:
+        """Take a limit away; the answer has those that are left."""
+        return self._call("DELETE", "/api/limits", query={"key": key})
+
     def datasets(self) -> Body:
         """Every configured dataset."""
         return self._call("GET", "/api/datasets", timeout=_SUBMIT_TIMEOUT)

@@ -166,6 +166,29 @@ def users(body: Body) -> tuple[UserView, ...]:
     return tuple(user(item) for item in _objects(body, "users"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class LimitView:
+    """A limit of a model provider; 0 is none."""
+
+    key: str
+    running: int
+    trials: int
+    per_minute: float
+
+
+def limits(body: Body) -> tuple[LimitView, ...]:
+    """Read the list of limits."""
+    return tuple(
+        LimitView(
+            key=_text(item, "key"),
+            running=_count(item, "running"),
+            trials=_count(_part(item, "limit", {}), "trials"),
+            per_minute=_number(_part(item, "limit", {}), "per_minute") or 0.0,
+        )
+        for item in _objects(body, "limits")
+    )
+
+
 def evaluation(body: Body) -> EvaluationView:
     """Read an evaluation from a list, or the detail of one."""
     status = _part(body, "status")

@@ -12,7 +12,7 @@ from aeo.store.connection import Db
 from aeo.store.keys import key
 
 #: Longest key; model labels are short.
-_LONGEST = 200
+LONGEST = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def set(db: Db, name: str, *, trials: int = 0, per_minute: float = 0.0) -> None:
     Raises:
         InputError: the key or a number is not valid.
     """
-    if not name or len(name) > _LONGEST or not name.isprintable() or name != name.strip("/ "):
+    if not name or len(name) > LONGEST or not name.isprintable() or name != name.strip("/ "):
         raise InputError(f"{name!r} is no provider or model.", field="key", fix="Use provider or provider/model.")
     if trials < 0:
         raise InputError("must be 0 or more.", field="trials")

@@ -96,7 +96,8 @@ def kinds(evaluation: Evaluation) -> dict[str, int]:
 
 
 def _kind(trial: PlannedTrial) -> str:
-    return " ".join([*map(str, amounts(trial.needs)), trial.labels.get("model", "")])
+    model = "/".join(part for part in (trial.labels.get("provider"), trial.labels.get("model")) if part)
+    return " ".join([*map(str, amounts(trial.needs)), model])
 
 
 #: The kind of a trial that declares nothing and has no model.

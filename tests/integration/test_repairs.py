@@ -162,7 +162,7 @@ def test_a_full_workers_batch_is_not_sent_again(site: Site) -> None:
 def test_a_store_that_is_away_when_a_batch_ends(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     id = submit(site, {"name": "x", "trials": 3}, workers=["a"]).id
     with monkeypatch.context() as patch:
-        for module, name in ((trials, "claim"), (store, "end_batch"), (workers, "count_batch")):
+        for module, name in ((trials, "ask"), (store, "end_batch"), (workers, "count_batch")):
             patch.setattr(module, name, raising(Unavailable("away")))
         with pytest.raises(Unavailable):
             batches.run(worker_site(site, tmp_path, "a"), only_batch(site, id))

@@ -32,7 +32,7 @@ OF_EVERYONE = {"auth.sign_in", "auth.sign_out"}
 #: What is looked at by administrators only.
 LOOKED_AT_BY_ADMINS = {"users.index", "users_page.index"}
 #: Below these, every change is an administrator's.
-ADMINISTERED = re.compile(r"/(api/)?(workers|users|datasets)\b")
+ADMINISTERED = re.compile(r"/(api/)?(workers|users|datasets|limits)\b")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from webapp.api import (
     evaluations,
     exports,
     health,
+    limits,
     plans,
     reruns,
     trials,
@@ -22,6 +23,19 @@ from webapp.api import (
 
 def register(app: APIFlask) -> None:
     """Add the API's routes and complete the OpenAPI document."""
-    for module in (health, workers, datasets, dashboard, evaluations, trials, charts, exports, plans, reruns, users):
+    for module in (
+        health,
+        workers,
+        limits,
+        datasets,
+        dashboard,
+        evaluations,
+        trials,
+        charts,
+        exports,
+        plans,
+        reruns,
+        users,
+    ):
         app.register_blueprint(module.bp, url_prefix="/api")
     document.register(app)
