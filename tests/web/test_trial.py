@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
+from waiting import eventually
 from web.conftest import SHOTS, Site, Visit
 
 LOG = (
@@ -34,12 +35,12 @@ def test_a_log_is_followed_live_to_its_end(visit: Visit, site: Site, tmp_path: P
     expect(log).to_contain_text("<b>bold</b>")
     expect(page.locator("[data-tail-state]")).to_have_text("live")
     seen = log.inner_text()
-    page.wait_for_function(f"document.querySelector('#log').innerText.length > {len(seen) + 30}")
+    eventually(lambda: len(log.inner_text()) > len(seen) + 30, 20, pause=0.2)
     # It follows, until somebody scrolls up.
-    assert page.evaluate("(() => { const l = document.querySelector('#log'); return l.scrollTop > 0; })()")
+    eventually(lambda: log.evaluate("l => l.scrollTop > 0"), 20, pause=0.2)
     log.evaluate("l => l.scrollTo(0, 0)")
     expect(page.get_by_label("Follow")).not_to_be_checked()
-    page.wait_for_function(f"document.querySelector('#log').innerText.length > {len(seen) + 60}")
+    eventually(lambda: len(log.inner_text()) > len(seen) + 60, 20, pause=0.2)
     assert log.evaluate("l => l.scrollTop") == 0
     visit.check_access()
     SHOTS.mkdir(exist_ok=True)
@@ -94,8 +95,7 @@ def test_a_trajectory_of_two_thousand_steps_is_read(visit: Visit, site: Site) ->
     expect(page.locator("#step-9 details.call")).to_have_attribute("open", "")
     # Further ones come when their place comes into view.
     for number in (80, 120, 160, 200):
-        page.locator("p.more").scroll_into_view_if_needed()
-        expect(page.locator(f"#step-{number}")).to_be_attached()
+        eventually(lambda number=number: _scrolled_to(page, number), 20)
     assert page.title() == title
     page.get_by_label("Go to step").fill("1990")
     page.get_by_role("button", name="Go", exact=True).click()
@@ -104,6 +104,12 @@ def test_a_trajectory_of_two_thousand_steps_is_read(visit: Visit, site: Site) ->
     page.get_by_role("link", name="edit", exact=True).click()
     expect(page.get_by_role("heading", name=re.compile("Steps that call edit"))).to_contain_text("500")
     expect(page.locator("article.step").first).to_have_id("step-4")
+
+
+def _scrolled_to(page: Page, number: int) -> bool:
+    """Scroll on; what comes into view grows, so that once may not be enough."""
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    return page.locator(f"#step-{number}").count() > 0
 
 
 def test_a_page_of_the_agents_making_does_not_run(visit: Visit, site: Site) -> None:
