@@ -10,6 +10,7 @@ from aeo import event_log, jobs, reconciliation, recovery, results
 from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
 from aeo.leases import clock
+from aeo.meters import Meters
 from aeo.site import Site
 from aeo.store import evaluations, health, inbox
 from aeo.upkeep import Keeper
@@ -31,10 +32,11 @@ def run(site: Site, stop: threading.Event) -> None:
     while not _attempt(lambda: recovery.recover(site)):
         if stop.wait(AFTER_FAILURE):
             return
+    counted = Meters(site.shared.meters)
     loops: tuple[tuple[str, Callable[[], None]], ...] = (
         ("commit", lambda: _commit_next(site)),
         ("refresh", Refresher(site, stop).round),
-        ("events", lambda: _write_events(site, stop)),
+        ("events", lambda: _write_events(site, stop, counted)),
         ("repair", Repairer(site, stop).round),
         ("summaries", Keeper(site, stop).round),
     )
@@ -44,7 +46,8 @@ def run(site: Site, stop: threading.Event) -> None:
     for thread in threads:
         thread.join()
     # What happened last belongs into the log too.
-    _attempt(lambda: event_log.write(site))
+    _attempt(lambda: event_log.write(site, counted.note))
+    counted.keep(at_once=True)
 
 
 def _loop(one: Callable[[], None], stop: threading.Event) -> None:
@@ -122,8 +125,9 @@ class Refresher:
             return known
 
 
-def _write_events(site: Site, stop: threading.Event) -> None:
-    if not event_log.write(site):
+def _write_events(site: Site, stop: threading.Event, counted: Meters) -> None:
+    counted.keep()
+    if not event_log.write(site, counted.note):
         stop.wait(0.2)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ AT_ONCE = 2000
 _TAIL = 256 * 1024
 
 
-def write(site: Site) -> int:
+def write(site: Site, tell: Callable[[Event], None] | None = None) -> int:
     """Append the events the store holds to their evaluations' logs, then drop them there; returns how many.
+
+    ``tell`` is told of each event that is written, once unless this process dies just then.
 
     A crash between the two writes none twice: each line has its event's id, and those already there are left out.
     Events of evaluations without a folder are dropped.
@@ -47,6 +49,9 @@ def write(site: Site) -> int:
             _append(site.shared.events(evaluation), items, redactor)
     if taken:
         events.forget(site.db, [entry for entry, _ in taken])
+    if tell is not None:
+        for _, event in taken:
+            tell(event)
     return len(taken)
 
 

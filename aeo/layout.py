@@ -7,6 +7,8 @@ On the controller::
     ├── token                          the API token (0600), when none was given
     ├── web-secret                     signs the pages' sessions (0600)
     ├── users.json                     named users and the hashes of their tokens (0600)
+    ├── meters.json                    what monitoring counts; may be deleted
+    ├── notices.json                   what was told by webhook and e-mail, and what waits to be (0600)
     ├── summaries.sqlite               what tables are read from (0600); derived, may be deleted
     ├── redis/                         the embedded server (0700)
     ├── evaluations/<id>/
@@ -99,6 +101,14 @@ class Shared:
     @property
     def summaries(self) -> Path:
         return self.root / "summaries.sqlite"
+
+    @property
+    def meters(self) -> Path:
+        return self.root / "meters.json"
+
+    @property
+    def notices(self) -> Path:
+        return self.root / "notices.json"
 
     @property
     def redis(self) -> Path:

@@ -9,7 +9,7 @@ from apiflask import APIFlask
 
 from aeo import __version__
 from aeo.site import Site
-from webapp import api, auth, compression, languages, pages, problems, security
+from webapp import api, auth, compression, languages, metrics, pages, problems, security
 from webapp.site import KEY
 
 
@@ -33,5 +33,6 @@ def create_app(site: Site) -> APIFlask:
     auth.register(app)
     languages.register(app)
     api.register(app)
+    app.register_blueprint(metrics.bp)
     pages.register(app)
     return app

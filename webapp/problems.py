@@ -40,8 +40,8 @@ def register(app: APIFlask) -> None:
 
 
 def is_api() -> bool:
-    """Whether the request is one of the API, so that its errors are JSON."""
-    return request.path.startswith("/api/") or request.path == "/api"
+    """Whether the request is one of the API, or else made by programs, so that its errors are JSON."""
+    return request.path.startswith("/api/") or request.path in ("/api", "/metrics")
 
 
 def answer(status: int, problems: Iterable[Problem], headers: Mapping[str, str] | None = None) -> Response:
