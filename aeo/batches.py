@@ -1,4 +1,4 @@
-"""The worker's side: a batch claims trials, runs them one at a time, and pushes each result as soon as it is there."""
+"""The worker's side: a batch claims trials, runs them one at a time, and hands each result to the sender."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from aeo.executors import Executor, Session, TrialContext, views
 from aeo.layout import run_name
 from aeo.leases import Hold, Stopped, clock
 from aeo.records import Record
+from aeo.sender import Handed, Parcel
 from aeo.site import WorkerSite
 from aeo.store import evaluations, trials, workers
 from aeo.store.trials import Requeued
@@ -44,6 +45,8 @@ class Work:
     session: Session
     #: Ends and begins with each turn the batch has.
     turn: Turn
+    #: Finished runs that the worker's sender has.
+    handed: Handed
 
 
 def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
@@ -70,6 +73,9 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
         for claim in work.turn.claims():
             _run_trial(work, claim)
             ran += 1
+            work.handed.check()
+        work.handed.wait()
+        work.handed.check()
         failed = False
     except TransferFailed as error:
         # A controller out of reach says nothing about this worker; the batch is sent again.
@@ -107,7 +113,15 @@ def _open(site: WorkerSite, batch: Batch) -> Work:
     workdir.mkdir(parents=True, exist_ok=True)
     session = executor.open(record.evaluation, workdir)
     turn = _turn(site, batch, executor, record)
-    return Work(site=site, batch=batch, record=record, executor=executor, session=session, turn=turn)
+    return Work(
+        site=site,
+        batch=batch,
+        record=record,
+        executor=executor,
+        session=session,
+        turn=turn,
+        handed=Handed(site=site),
+    )
 
 
 def _turn(site: WorkerSite, batch: Batch, executor: Executor, record: Record) -> Turn:
@@ -120,6 +134,7 @@ def _close(work: Work | None) -> None:
         return
     workdir = work.site.local.batch(work.batch.id)
     work.session.close()
+    work.handed.wait()
     work.executor.sweep(workdir)
     shutil.rmtree(workdir, ignore_errors=True)
 
@@ -153,6 +168,7 @@ def _run_trial(work: Work, claim: Claim) -> None:
     trial = work.record.trials[claim.trial]
     run_dir = work.site.local.batch(work.batch.id) / run_name(claim.trial, claim.token)
     hold = Hold(
+        work.site.leases,
         work.site.db,
         claim,
         lease_seconds=work.site.config.lease_seconds,
@@ -161,21 +177,35 @@ def _run_trial(work: Work, claim: Claim) -> None:
         stop=partial(work.session.stop, grace_seconds=work.site.config.stop_seconds),
         stopping=work.site.stopping.is_set,
     )
-    with hold:
-        try:
-            _run_held(work, claim, trial, run_dir, hold)
-        except BaseException as error:
-            # Give it back before anybody waits for the lease to end. What is not plainly the surroundings' fault
-            # counts, or one trial that breaks its batch each time would go round for ever.
-            surroundings = isinstance(error, (Unavailable, OSError)) or not isinstance(error, Exception)
-            with suppress(Unavailable):
-                _give_back(work, claim, hold, f"batch failed: {error}", counted=not surroundings)
-            raise
-        finally:
+    handed = False
+    try:
+        hold.begin()
+        parcel = _run_held(work, claim, trial, run_dir, hold)
+        if parcel is not None:
+            work.handed.over(parcel)
+            handed = True
+    except BaseException as error:
+        # Before anybody waits for the lease to end.
+        _give_back_broken(work, claim, hold, error)
+        raise
+    finally:
+        if not handed:
+            hold.end()
             shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold: Hold) -> None:
+def _give_back_broken(work: Work, claim: Claim, hold: Hold, error: BaseException) -> None:
+    """Give back a run that broke its batch.
+
+    What is not plainly the surroundings' fault counts, or one trial that breaks its batch each time would go round for
+    ever.
+    """
+    surroundings = isinstance(error, (Unavailable, OSError)) or not isinstance(error, Exception)
+    with suppress(Unavailable):
+        _give_back(work, claim, hold, f"batch failed: {error}", counted=not surroundings)
+
+
+def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold: Hold) -> Parcel | None:
     evaluation = work.record.evaluation
     run_dir.mkdir(parents=True)
     context = TrialContext(
@@ -189,30 +219,26 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
         if hold.stopped is not Stopped.NOT:
             raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
         with live.shown(work.site, claim, lambda: views.growing(work.session, trial, context)):
-            work.session.run(trial, context, partial(_begin_phase, work, claim))
+            work.session.run(trial, context, partial(_begin_phase, work, hold))
     except ExecutorFailed as error:
         failure = str(error)
     hold.trial_over()
-    if _settle(work, claim, hold, trial, context, failure):
-        outbox.deliver(
-            work.site,
-            claim,
-            run_dir,
-            started_at=started_at,
-            finished_at=datetime.now(timezone.utc),
-            gives_up=partial(_gives_up, work, claim, hold, clock()),
-        )
+    if not _settle(work, claim, hold, trial, context, failure):
+        return None
+    return Parcel(
+        claim=claim,
+        hold=hold,
+        run_dir=run_dir,
+        started_at=started_at,
+        finished_at=datetime.now(timezone.utc),
+        gives_up=partial(_gives_up, work, claim, hold, clock()),
+        give_back=partial(_give_back_broken, work, claim, hold),
+    )
 
 
-def _begin_phase(work: Work, claim: Claim, phase: str) -> None:
+def _begin_phase(work: Work, hold: Hold, phase: str) -> None:
     work.turn.told(phase)
-    _note_phase(work, claim, phase)
-
-
-def _note_phase(work: Work, claim: Claim, phase: str) -> None:
-    # For people only: a store that is away must not fail the trial.
-    with suppress(Unavailable):
-        trials.set_phase(work.site.db, claim, phase)
+    hold.note_phase(phase)
 
 
 #: What a trial that has no result of its own is recorded as, by why it was stopped.
@@ -258,7 +284,9 @@ def _ended_by_itself(work: Work, trial: PlannedTrial, context: TrialContext) -> 
 
 def _gives_up(work: Work, claim: Claim, hold: Hold, since: float, problem: str) -> bool:
     """Whether a push that fails is left to the outbox: the worker stops, or a cancel has waited long enough."""
-    _note_phase(work, claim, f"cannot push: {problem}"[:200])
+    # For people only: a store that is away must not end this.
+    with suppress(Unavailable):
+        trials.set_phase(work.site.db, claim, f"cannot push: {problem}"[:200])
     return work.site.stopping.is_set() or (hold.cancelled and clock() - since > CANCEL_PUSH_SECONDS)
 
 

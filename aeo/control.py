@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds an idle look into the inbox waits.
 INBOX_WAIT = 1.0
+#: Arrivals committed together, at most: a repair waits for as long as that takes.
+GROUP = 64
+#: Seconds between two looks for events that are not on disk; each look that finds some ends on the disk itself.
+LOG_WAIT = 0.2
 #: Seconds without a round of repairs after which nobody can say what happened meanwhile.
 GAP_SECONDS = 10.0
 #: Seconds between two rounds of repairs.
@@ -70,22 +74,25 @@ def _attempt(one: Callable[[], object]) -> bool:
 
 
 def _commit_next(site: Site) -> None:
-    arrival = inbox.take(site.db, INBOX_WAIT)
-    if arrival is None:
+    arrivals = inbox.take_all(site.db, INBOX_WAIT, most=GROUP)
+    if not arrivals:
         # Whatever was taken and neither done nor put back, since the store was away just then.
         inbox.restore(site.db)
         return
-    try:
-        results.commit(site, arrival)
-    except Exception:
+    answers = results.commit_all(site, arrivals)
+    failed = {arrival: answer for arrival, answer in answers.items() if isinstance(answer, Exception)}
+    for arrival in failed:
         # Disk full or read-only, or a fault of our own: nothing is lost, and the others go first.
         inbox.put_back(site.db, arrival)
-        raise
-    inbox.done(site.db, arrival)
-    try:
-        jobs.ring_if_all_in(site, arrival.evaluation)
-    except NotFound:
-        log.warning("a result of %s arrived, which the store does not know", arrival.evaluation)
+    taken = [arrival for arrival in arrivals if arrival not in failed]
+    inbox.done(site.db, *taken)
+    for id in dict.fromkeys(arrival.evaluation for arrival in taken):
+        try:
+            jobs.ring_if_all_in(site, id)
+        except NotFound:
+            log.warning("a result of %s arrived, which the store does not know", id)
+    for error in failed.values():
+        raise error
 
 
 class Refresher:
@@ -127,8 +134,8 @@ class Refresher:
 
 def _write_events(site: Site, stop: threading.Event, counted: Meters) -> None:
     counted.keep()
-    if not event_log.write(site, counted.note):
-        stop.wait(0.2)
+    if event_log.write(site, counted.note) < event_log.AT_ONCE:
+        stop.wait(LOG_WAIT)
 
 
 class Repairer:

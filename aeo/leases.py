@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 
@@ -14,7 +14,7 @@ from aeo.core.errors import Unavailable
 from aeo.core.model import Batch, Claim
 from aeo.store import evaluations, trials
 from aeo.store.connection import Db
-from aeo.store.trials import Standing
+from aeo.store.trials import Renewal, Standing
 
 #: Seconds between two looks; a cancel is seen within this.
 LOOK_SECONDS = 1.0
@@ -42,6 +42,74 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+class Leases:
+    """The leases of one worker, kept by two threads for all of them, which live while there are any.
+
+    One renews, in one call to the store; the other looks whether a run must stop. They are two since a call to a server
+    behind a dead link may hang for longer than a lease.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: dict[int, Hold] = {}
+        self._alive: set[str] = set()
+
+    def add(self, hold: Hold) -> None:
+        """Keep a lease from now on.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        with self._lock:
+            self._holds[id(hold)] = hold
+            try:
+                for name, work in (("renew", self._renew), ("watch", self._watch)):
+                    if name not in self._alive:
+                        threading.Thread(
+                            target=self._keep, args=(name, work), name=f"leases {name}", daemon=True
+                        ).start()
+                        self._alive.add(name)
+            except BaseException:
+                del self._holds[id(hold)]
+                raise
+
+    def drop(self, hold: Hold) -> None:
+        """Keep it no more."""
+        with self._lock:
+            self._holds.pop(id(hold), None)
+
+    def _keep(self, name: str, work: Callable[[Sequence[Hold]], None]) -> None:
+        while True:
+            with self._lock:
+                pause = min((min(LOOK_SECONDS, hold.lease_seconds / 4) for hold in self._holds.values()), default=0.0)
+                if not self._holds:
+                    self._alive.discard(name)
+                    return
+            time.sleep(pause)
+            with self._lock:
+                holds = list(self._holds.values())
+            try:
+                work(holds)
+            except Unavailable:
+                continue
+            except Exception:
+                # Whatever it is: leases that are no longer renewed would give the trials to somebody else.
+                log.exception("leases could not be seen to (%s)", name)
+
+    def _watch(self, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            hold.look()
+
+    def _renew(self, holds: Sequence[Hold]) -> None:
+        kept = [hold for hold in holds if hold.is_kept()]
+        if kept:
+            found = trials.renew_all(kept[0].db, [hold.renewal() for hold in kept])
+            for hold, standing in zip(kept, found, strict=True):
+                hold.found(standing)
+        for hold in holds:
+            hold.leave_if_deaf()
+
+
 class Hold:
     """Keeps one claim's lease until left; calls ``stop`` until the trial has ended when it must.
 
@@ -54,6 +122,7 @@ class Hold:
 
     def __init__(
         self,
+        leases: Leases,
         db: Db,
         claim: Claim,
         *,
@@ -63,37 +132,43 @@ class Hold:
         stop: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        self._db, self._claim, self._lease = db, claim, lease_seconds
+        self._leases, self.db, self._claim, self.lease_seconds = leases, db, claim, lease_seconds
         self._deadline = clock() + deadline_seconds
         self._stop, self._stop_seconds, self._stopping = stop, stop_seconds, stopping
         self._stopped_at: float | None = None
-        self._lock = threading.Lock()
-        # Held while the lease is renewed, so that a run which is given back is not taken back by its own renewal.
+        # Held while the session is told to stop, so that this never reaches the run that comes after.
+        self._telling = threading.Lock()
+        # Held while a lost lease is taken back, so that a run which is given back is not taken back by its own renewal.
         self._renewing = threading.Lock()
-        self._given_back = False
-        self._trial_over = False
+        self._given_back = self._trial_over = self._batch_left = False
         self._left = threading.Event()
         self._standing = Standing.HELD
+        self._phase = ""
         #: Why the trial was stopped; read it after `trial_over`.
         self.stopped = Stopped.NOT
-        self._watcher = threading.Thread(target=self._watch, name=f"watch {claim.trial}", daemon=True)
-        # Apart from the watcher, since a call to a server behind a dead link may hang for longer than the lease.
-        self._renewer = threading.Thread(target=self._renew, name=f"lease {claim.trial}", daemon=True)
+
+    def begin(self) -> None:
+        """Keep the lease until `end`.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        self._leases.add(self)
 
     def __enter__(self) -> Hold:
-        try:
-            self._watcher.start()
-            self._renewer.start()
-        except BaseException:
-            self._left.set()
-            raise
+        self.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Keep the lease no more; it may be called again."""
         self._left.set()
-        self._watcher.join()
+        self._leases.drop(self)
+        self.trial_over()
 
     @contextmanager
     def giving_back(self) -> Iterator[None]:
@@ -113,66 +188,79 @@ class Hold:
 
     def trial_over(self) -> Stopped:
         """The trial has ended by itself or by `stop`: only the lease is kept from here on, for the push."""
-        with self._lock:
+        with self._telling:
             self._trial_over = True
             return self.stopped
 
-    def _renew(self) -> None:
-        pause = min(LOOK_SECONDS, self._lease / 4)
-        while not self._left.wait(pause):
-            if self._is_deaf():
-                # The trial does not end although it was stopped: let the lease go, so that others can have it.
-                log.error("%s does not stop; its lease is given up", self._claim.trial)
-                self._leave_batch()
-                return
-            try:
-                self._renew_once()
-            except Unavailable:
-                continue
-            except Exception:
-                # Whatever it is: a lease that is no longer renewed would give the trial to somebody else.
-                log.exception("the lease of %s could not be renewed", self._claim.trial)
+    def note_phase(self, phase: str) -> None:
+        """Tell the store what the trial does now, with the next renewal: for people only."""
+        self._phase = phase
 
-    def _renew_once(self) -> None:
+    def is_kept(self) -> bool:
+        """Whether the lease is to be renewed; not when its trial does not end although it was stopped."""
+        return not (self._given_back or self._left.is_set() or self._is_deaf())
+
+    def renewal(self) -> Renewal:
+        """What the store is asked; a phase is told once."""
+        phase, self._phase = self._phase, ""
+        return Renewal(claim=self._claim, lease_seconds=self.lease_seconds, phase=phase)
+
+    def found(self, standing: Standing) -> None:
+        """Take note of what a renewal found; a lease that was lost is taken back if nobody has the trial.
+
+        Raises:
+            Unavailable: the store is away.
+        """
         with self._renewing:
             if self._given_back or self._left.is_set():
                 return
-            standing = trials.renew(self._db, self._claim, lease_seconds=self._lease)
-            if standing is Standing.LOST and trials.reclaim(self._db, self._claim, lease_seconds=self._lease):
+            if standing is Standing.LOST and trials.reclaim(self.db, self._claim, lease_seconds=self.lease_seconds):
                 standing = Standing.HELD
             self._standing = standing
 
-    def _leave_batch(self) -> None:
-        """Say that the batch claims nothing more, else its trials would wait for it when it is the last one."""
-        claim = self._claim
-        batch = Batch(id=claim.batch, evaluation=claim.evaluation, worker=claim.worker)
-        while not self._left.is_set():
-            with suppress(Unavailable):
-                evaluations.end_batch(self._db, batch)
-                return
-            self._left.wait(LOOK_SECONDS)
+    def leave_if_deaf(self) -> None:
+        """Say of a trial that does not stop that its batch claims nothing more, else others would wait for it.
 
-    def _watch(self) -> None:
-        while not self._left.wait(min(LOOK_SECONDS, self._lease / 4)):
-            reason = self._look()
-            if reason is Stopped.NOT:
-                continue
-            with self._lock:
+        Raises:
+            Unavailable: the store is away.
+        """
+        if self._batch_left or self._left.is_set() or not self._is_deaf():
+            return
+        claim = self._claim
+        log.error("%s does not stop; its lease is given up", claim.trial)
+        evaluations.end_batch(self.db, Batch(id=claim.batch, evaluation=claim.evaluation, worker=claim.worker))
+        self._batch_left = True
+
+    def look(self) -> None:
+        """See whether the trial must stop; then have it told until it is over, in a thread, as that may take long."""
+        if self._trial_over or self.stopped is not Stopped.NOT:
+            return
+        reason = self._reason()
+        if reason is Stopped.NOT:
+            return
+        with self._telling:
+            if self._trial_over:
+                return
+            self.stopped, self._stopped_at = reason, clock()
+        threading.Thread(target=self._tell, name=f"stop {self._claim.trial}", daemon=True).start()
+
+    def _tell(self) -> None:
+        while not self._left.is_set():
+            with self._telling:
                 if self._trial_over:
-                    continue
-                if self.stopped is Stopped.NOT:
-                    self.stopped, self._stopped_at = reason, clock()
-            try:
-                self._stop(self.stopped.value)
-            except Exception:
-                # It is told again at the next look.
-                log.exception("%s could not be told to stop", self._claim.trial)
+                    return
+                try:
+                    self._stop(self.stopped.value)
+                except Exception:
+                    # It is told again.
+                    log.exception("%s could not be told to stop", self._claim.trial)
+            self._left.wait(min(LOOK_SECONDS, self.lease_seconds / 4))
 
     def _is_deaf(self) -> bool:
         since = self._stopped_at
         return since is not None and not self._trial_over and clock() - since > self._stop_seconds + DEAF_SECONDS
 
-    def _look(self) -> Stopped:
+    def _reason(self) -> Stopped:
         if self._standing is Standing.LOST:
             return Stopped.LOST
         if self._standing is Standing.CANCEL:

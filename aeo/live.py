@@ -55,7 +55,7 @@ def shown(site: WorkerSite, claim: Claim, folder: Callable[[], Path]) -> Iterato
     stop = threading.Event()
     mirror = _Mirror(site, claim, folder, stop)
     try:
-        threading.Thread(target=mirror.run, name=f"live {claim.trial}", daemon=True).start()
+        _late.start(mirror.run, stop)
     except RuntimeError as error:
         log.warning("%s cannot be watched: %s", claim.trial, error)
     try:
@@ -65,6 +65,44 @@ def shown(site: WorkerSite, claim: Claim, folder: Callable[[], Path]) -> Iterato
         stop.set()
 
 
+class _Late:
+    """Starts a thread for each run that goes on for a while; most short ones are over before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, Callable[[], None], threading.Event]] = []
+        self._runs = False
+
+    def start(self, work: Callable[[], None], stop: threading.Event) -> None:
+        """Let ``work`` begin in a while, unless it is to ``stop`` by then."""
+        with self._lock:
+            self._waiting.append((time.monotonic() + min(ASK_SECONDS, LOOK_SECONDS), work, stop))
+            if not self._runs:
+                threading.Thread(target=self._run, name="live", daemon=True).start()
+                self._runs = True
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._waiting = [one for one in self._waiting if not one[2].is_set()]
+                if not self._waiting:
+                    self._runs = False
+                    return
+                now = time.monotonic()
+                due = [one for one in self._waiting if one[0] <= now]
+                self._waiting = [one for one in self._waiting if one[0] > now]
+                pause = min((one[0] - now for one in self._waiting), default=0.0)
+            for _, work, _ in due:
+                try:
+                    threading.Thread(target=work, name="live run", daemon=True).start()
+                except RuntimeError as error:
+                    log.warning("a run cannot be watched: %s", error)
+            time.sleep(pause)
+
+
+_late = _Late()
+
+
 class _Mirror:
     def __init__(self, site: WorkerSite, claim: Claim, folder: Callable[[], Path], stop: threading.Event):
         self._site, self._claim, self._folder, self._stop = site, claim, folder, stop
@@ -72,11 +110,16 @@ class _Mirror:
         self._count = self._looks = 0
         self._left = RUN_BYTES
         self._said = ""
-        names = (name for name in os.environ if names_secret(name))
-        self._redactor = redaction.known({*names, *site.config.secret_names})
+        self._redactor: Redactor | None = None
+
+    def _redacts(self) -> Redactor:
+        if self._redactor is None:
+            names = (name for name in os.environ if names_secret(name))
+            self._redactor = redaction.known({*names, *self._site.config.secret_names})
+        return self._redactor
 
     def run(self) -> None:
-        pause = min(ASK_SECONDS, LOOK_SECONDS)
+        pause = 0.0
         while not self._stop.wait(pause):
             began = time.monotonic()
             pause = ASK_SECONDS
@@ -130,7 +173,7 @@ class _Mirror:
                 if self._count >= FILES_OF_RUN:
                     continue
                 self._count += 1
-                followed = self._followed[one.name] = _Followed(self._count, self._redactor)
+                followed = self._followed[one.name] = _Followed(self._count, self._redacts())
             # One that was removed or cannot be read any more.
             with suppress(OSError):
                 piece = followed.piece(one.path, min(FILE_BYTES, budget, self._left))

@@ -5,26 +5,28 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from aeo.core.errors import AeoError, NotFound, TransferFailed, Unavailable
+from aeo.core.errors import AeoError
 from aeo.core.model import Claim, TrialState
-from aeo.layout import manifest_of, run_name
-from aeo.site import WorkerSite
+from aeo.layout import manifest_of
 from aeo.store import trials
 from aeo.transfer import kept, move
 from aeo.transfer import manifest as manifests
-from aeo.transfer.manifest import Manifest
+
+if TYPE_CHECKING:
+    from aeo.site import WorkerSite
 
 log = logging.getLogger(__name__)
 
-#: Seconds between tries, doubling from the first to the last.
-FIRST_WAIT, LAST_WAIT = 0.5, 30.0
 #: Seconds between two rounds over what lies here.
 ROUND_SECONDS = 10.0
+#: Trials whose state is asked for at once.
+_ASKED_AT_ONCE = 1000
 
 
 def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, finished_at: datetime) -> Path:
@@ -60,49 +62,54 @@ def send(site: WorkerSite, folder: Path) -> None:
         TransferFailed: it could not be pushed.
         Unavailable: the store could not be told.
     """
-    manifest = manifests.load(manifest_of(folder))
-    target = f"inbox/{manifest.evaluation}/{run_name(manifest.trial, manifest.token)}"
-    password = site.config.transfer_password
-    move.push(site.remote, folder, target, password=password)
-    # The manifest last: its presence says that the folder is complete.
-    move.push(site.remote, manifest_of(folder), f"{target}.json", password=password)
-    trials.pushed(site.db, manifest.claim)
-    _sent(folder).touch()
+    problem = send_all(site, [folder]).get(folder)
+    if problem is not None:
+        raise problem
 
 
-def deliver(
-    site: WorkerSite,
-    claim: Claim,
-    run_dir: Path,
-    *,
-    started_at: datetime,
-    finished_at: datetime,
-    gives_up: Callable[[str], bool],
-) -> bool:
-    """`put` and `send` a finished run, tried again with growing waits; False when ``gives_up`` says so of the problem.
+def send_all(site: WorkerSite, folders: Sequence[Path]) -> dict[Path, AeoError]:
+    """`send` several together; returns what went wrong, by folder.
 
-    What was given up is sent by `keep`.
+    When not all could be pushed together, they are one by one, unless the first then says that this would not help.
     """
-    site.sending.add(claim.token)
+    problems = _push(site, folders)
+    arrived = [folder for folder in folders if folder not in problems]
     try:
-        folder = put(site, claim, run_dir, started_at, finished_at)
-        wait = FIRST_WAIT
-        while (problem := _failure(site, folder)) is not None:
-            log.warning("push of %s failed, next try in %.1f s: %s", folder.name, wait, problem)
-            if gives_up(problem) or site.stopping.wait(wait):
-                return False
-            wait = min(LAST_WAIT, wait * 2)
-        return True
-    finally:
-        site.sending.discard(claim.token)
+        claims = [manifests.claim_of(manifest_of(folder)) for folder in arrived]
+        if len(claims) == 1:
+            trials.pushed(site.db, claims[0])
+        elif claims:
+            trials.pushed_all(site.db, claims)
+    except AeoError as error:
+        return {**problems, **dict.fromkeys(arrived, error)}
+    for folder in arrived:
+        _sent(folder).touch()
+    return problems
 
 
-def _failure(site: WorkerSite, folder: Path) -> str | None:
-    try:
-        send(site, folder)
-    except (TransferFailed, Unavailable) as error:
-        return str(error)
-    return None
+def _push(site: WorkerSite, folders: Sequence[Path]) -> dict[Path, AeoError]:
+    names = {folder: f"{folder.parent.name}/{folder.name}" for folder in folders}
+    password = site.config.transfer_password
+
+    def push(some: Sequence[Path]) -> AeoError | None:
+        try:
+            # The manifests last: their presence says that the folders are complete.
+            move.push_all(site.remote, site.local.outbox, [names[one] for one in some], "inbox", password=password)
+            files = [names[one] + manifest_of(one).name.removeprefix(one.name) for one in some]
+            move.push_all(site.remote, site.local.outbox, files, "inbox", password=password)
+        except AeoError as error:
+            return error
+        return None
+
+    problem = push(folders)
+    if problem is None:
+        return {}
+    if len(folders) == 1:
+        return {folders[0]: problem}
+    first = push(folders[:1])
+    if first is not None:
+        return dict.fromkeys(folders, first)
+    return {folder: problem for folder in folders[1:] if (problem := push([folder])) is not None}
 
 
 def keep(site: WorkerSite, stop: threading.Event) -> None:
@@ -111,38 +118,51 @@ def keep(site: WorkerSite, stop: threading.Event) -> None:
         for folder in list(_entries(site)):
             with suppress(AeoError, OSError):
                 _attend(site, folder)
+        with suppress(AeoError, OSError):
+            _drop_committed(site, _entries(site))
         if stop.wait(ROUND_SECONDS):
             return
 
 
 def tidy(site: WorkerSite, evaluation: str) -> None:
     """Drop what the controller has committed of one evaluation."""
-    for folder in list(_entries(site)):
-        if folder.parent.name == evaluation:
-            with suppress(AeoError):
-                _attend(site, folder)
+    with suppress(AeoError):
+        _drop_committed(site, (folder for folder in _entries(site) if folder.parent.name == evaluation))
 
 
 def _attend(site: WorkerSite, folder: Path) -> None:
-    manifest = manifests.load(manifest_of(folder))
-    if manifest.token in site.sending:
+    """Send what nobody sends; drop what cannot be sent."""
+    if _sent(folder).exists() or _token(folder) in site.sending:
         return
-    if not _sent(folder).exists():
-        if not folder.exists():
-            # Its worker died before the folder came here; the run is lost and its trial was given back.
-            _drop(folder)
-            return
+    manifests.load(manifest_of(folder))
+    if folder.exists():
         send(site, folder)
-    if _sent(folder).exists() and _committed(site, manifest):
+    else:
+        # Its worker died before the folder came here; the run is lost and its trial was given back.
         _drop(folder)
 
 
-def _committed(site: WorkerSite, manifest: Manifest) -> bool:
-    try:
-        return trials.state(site.db, manifest.evaluation, manifest.trial) is TrialState.DONE
-    except NotFound:
-        # The store may have been wiped; recovery will know the evaluation again, or it was removed with its folder.
-        return False
+def _drop_committed(site: WorkerSite, folders: Iterable[Path]) -> None:
+    """Drop what was sent and is committed.
+
+    Of an evaluation that the store does not know nothing is: the store may have been wiped; recovery will know it
+    again, or it was removed with its folder.
+    """
+    sent: dict[str, list[Path]] = {}
+    for folder in folders:
+        if _sent(folder).exists() and _token(folder) not in site.sending:
+            sent.setdefault(folder.parent.name, []).append(folder)
+    for evaluation, ours in sent.items():
+        for start in range(0, len(ours), _ASKED_AT_ONCE):
+            chunk = ours[start : start + _ASKED_AT_ONCE]
+            states = trials.states_of(site.db, evaluation, [folder.name.rpartition(".")[0] for folder in chunk])
+            for folder in chunk:
+                if states.get(folder.name.rpartition(".")[0]) is TrialState.DONE:
+                    _drop(folder)
+
+
+def _token(folder: Path) -> str:
+    return folder.name.rpartition(".")[2]
 
 
 def _drop(folder: Path) -> None:

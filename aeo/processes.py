@@ -140,6 +140,7 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
                 stop=Stop(warm=stay.leave, cold=stay.give_back, told=told),
             )
         finally:
+            site.sender.finish(site)
             stay.over.set()
             keeper.join()
             pulse.stop()

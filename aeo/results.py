@@ -88,7 +88,8 @@ def _commit_group(site: Site, arrivals: Sequence[Arrival], answers: dict[Arrival
         try:
             found = _look(site, arrival)
         except Exception as error:
-            found = error
+            answers[arrival] = error
+            continue
         if isinstance(found, _Arrived):
             looked.append(found)
         else:
@@ -103,7 +104,8 @@ def _commit_group(site: Site, arrivals: Sequence[Arrival], answers: dict[Arrival
         try:
             early = _place(site, one, done)
         except Exception as error:
-            early = error
+            answers[one.arrival] = error
+            continue
         if early is None:
             placed.append(one)
         else:

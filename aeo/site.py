@@ -10,6 +10,8 @@ from typing import Any
 
 from aeo.config import Config
 from aeo.layout import Local, Shared
+from aeo.leases import Leases
+from aeo.sender import Sender
 from aeo.shelf import Shelf
 from aeo.starts import Starts
 from aeo.store.connection import Db, connect
@@ -46,7 +48,10 @@ class WorkerSite:
     crowded: Callable[[], str] = lambda: ""
     #: Set when running trials must stop now and be given back.
     stopping: threading.Event = field(default_factory=threading.Event)
-    #: Tokens of the results whose batch is sending them now.
+    #: The leases it holds.
+    leases: Leases = field(default_factory=Leases)
+    #: What sends finished runs, and the tokens of those it has.
+    sender: Sender = field(default_factory=Sender)
     sending: set[str] = field(default_factory=set)
     #: The trials that are starting.
     starts: Starts = field(default_factory=Starts)

@@ -5,7 +5,7 @@ Needs a server that speaks Redis 6.2 or later (``SMISMEMBER``, ``BLMOVE``), not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import resources
@@ -44,6 +44,24 @@ class Db:
     def run(self, script: str, *args: Any) -> Any:
         """Run a Lua script; it is sent again when the server has forgotten it."""
         return self.scripts[script](args=args)
+
+    def run_all(self, script: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
+        """Run a script once for each of these arguments, in this order and on one way there and back.
+
+        Each is a step of its own: when this fails, some may have been done.
+        """
+        found = self.scripts[script]
+        args = [tuple(call) for call in calls]
+        with self.client.pipeline(transaction=False) as pipe:
+            for one in args:
+                pipe.evalsha(found.sha, 0, *one)
+            answers = pipe.execute(raise_on_error=False)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                answers[index] = self.run(script, *args[index])
+            elif isinstance(answer, RedisError):
+                raise _unavailable(self.client, answer)
+        return list(answers)
 
     def close(self) -> None:
         """Close every connection."""

@@ -29,21 +29,29 @@ class Arrival:
 
 
 def take(db: Db, timeout_seconds: float) -> Arrival | None:
-    """Take the oldest arrival, waiting up to ``timeout_seconds`` for one; call `done` when it is dealt with.
+    """`take_all`, of one; None when there is none."""
+    return next(iter(take_all(db, timeout_seconds, most=1)), None)
+
+
+def take_all(db: Db, timeout_seconds: float, *, most: int) -> list[Arrival]:
+    """Take the oldest arrivals, waiting up to ``timeout_seconds`` for one; call `done` when they are dealt with.
 
     Raises:
         Unavailable: the store is away; call `restore` once it is back, as an arrival may be taken and not returned.
     """
-    entry = uuid4().hex
+    entries = [uuid4().hex for _ in range(most)]
     deadline = time.monotonic() + timeout_seconds
     while True:
-        item = db.run("take", entry)
-        if item:
-            evaluation, trial, token = json.loads(item)
-            return Arrival(evaluation=evaluation, trial=trial, token=token, entry=entry)
+        waiting = min(most, length(db)) if most > 1 else 1
+        items = db.run_all("take", [(entry,) for entry in entries[:waiting]])
+        found = [(entry, json.loads(item)) for entry, item in zip(entries, items, strict=False) if item]
+        if found:
+            return [
+                Arrival(evaluation=id, trial=trial, token=token, entry=entry) for entry, (id, trial, token) in found
+            ]
         left = deadline - time.monotonic()
         if left <= 0:
-            return None
+            return []
         # Waits without taking: puts the head back where it was. A lost answer then loses no arrival.
         db.client.blmove(key("inbox"), key("inbox"), max(0.01, min(left, _BLOCK)), "LEFT", "LEFT")
 
@@ -53,9 +61,10 @@ def put_back(db: Db, arrival: Arrival) -> None:
     db.run("put_back", arrival.entry)
 
 
-def done(db: Db, arrival: Arrival) -> None:
-    """Say that an arrival is dealt with."""
-    db.client.hdel(key("taken"), arrival.entry)
+def done(db: Db, *arrivals: Arrival) -> None:
+    """Say that these are dealt with."""
+    if arrivals:
+        db.client.hdel(key("taken"), *(arrival.entry for arrival in arrivals))
 
 
 def restore(db: Db) -> int:

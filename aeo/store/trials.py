@@ -84,6 +84,27 @@ def renew(db: Db, claim: Claim, *, lease_seconds: float) -> Standing:
     return Standing(db.run("renew", claim.evaluation, claim.trial, claim.token, round(lease_seconds * 1000)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """A lease to renew."""
+
+    claim: Claim
+    lease_seconds: float
+    #: What the run does now, if that is to be told.
+    phase: str = ""
+
+
+def renew_all(db: Db, renewals: Sequence[Renewal]) -> list[Standing]:
+    """`renew` many leases, and `set_phase` where there is one, on one way there and back."""
+    asked = [(one.claim.evaluation, one.claim.trial, one.claim.token) for one in renewals]
+    leases = [(*who, round(one.lease_seconds * 1000)) for who, one in zip(asked, renewals, strict=True)]
+    found = [Standing(answer) for answer in db.run_all("renew", leases)]
+    phases = [(*who, one.phase) for who, one in zip(asked, renewals, strict=True) if one.phase]
+    if phases:
+        db.run_all("set_phase", phases)
+    return found
+
+
 def reclaim(db: Db, claim: Claim, *, lease_seconds: float) -> bool:
     """Take a lost lease back while nobody else has the trial; True when the run may go on.
 
@@ -105,6 +126,13 @@ def pushed(db: Db, claim: Claim) -> bool:
     return bool(db.run("pushed", claim.evaluation, claim.trial, claim.token, arrival))
 
 
+def pushed_all(db: Db, claims: Sequence[Claim]) -> None:
+    """`pushed` of several runs; when this fails it may be called again."""
+    arrivals = [dumps([claim.evaluation, claim.trial, claim.token]) for claim in claims]
+    calls = [(c.evaluation, c.trial, c.token, arrival) for c, arrival in zip(claims, arrivals, strict=True)]
+    db.run_all("pushed", calls)
+
+
 def requeue(
     db: Db, evaluation: str, trial: str, token: str, *, reason: str, max_requeues: int, counted: bool = True
 ) -> Requeued:
@@ -117,15 +145,20 @@ def requeue(
 
 def note_run(db: Db, evaluation: str, worker: str, *, failed: bool, keep: int) -> tuple[list[bool], list[bool]]:
     """Note whether infrastructure failed a run; returns the last ``keep`` of the evaluation and of the worker."""
-    names = (key("recent", evaluation), key("worker_recent", worker))
+    return note_runs(db, [(evaluation, worker, failed)], keep=keep)[0]
+
+
+def note_runs(db: Db, runs: Sequence[tuple[str, str, bool]], *, keep: int) -> list[tuple[list[bool], list[bool]]]:
+    """`note_run` of several: of an evaluation, on a worker, whether it failed; each answer is as after that run."""
     with db.client.pipeline(transaction=True) as pipe:
-        for name in names:
-            pipe.lpush(name, int(failed))
-            pipe.ltrim(name, 0, keep - 1)
-            pipe.lrange(name, 0, -1)
+        for evaluation, worker, failed in runs:
+            for name in (key("recent", evaluation), key("worker_recent", worker)):
+                pipe.lpush(name, int(failed))
+                pipe.ltrim(name, 0, keep - 1)
+                pipe.lrange(name, 0, -1)
         answers = pipe.execute()
-    evaluations, workers = answers[2], answers[5]
-    return [value == "1" for value in evaluations], [value == "1" for value in workers]
+    lists = [[value == "1" for value in answer] for answer in answers[2::3]]
+    return list(zip(lists[0::2], lists[1::2], strict=True))
 
 
 def commit(db: Db, evaluation: str, row: TrialRow, token: str) -> bool:
@@ -134,13 +167,23 @@ def commit(db: Db, evaluation: str, row: TrialRow, token: str) -> bool:
     Raises:
         NotFound: the evaluation has no such trial.
     """
-    summary = row.summary
-    answer = db.run(
-        "commit", evaluation, summary.trial, token, row.worker, row.attempt, summary.outcome.value, dumps(row)
-    )
-    if answer < 0:
-        raise NotFound(f"No trial {summary.trial!r} in evaluation {evaluation!r}.")
-    return bool(answer)
+    return commit_all(db, [(evaluation, row, token)])[0]
+
+
+def commit_all(db: Db, rows: Sequence[tuple[str, TrialRow, str]]) -> list[bool]:
+    """`commit` several rows, each with its evaluation and token, each a step of its own.
+
+    Raises:
+        NotFound: an evaluation has no such trial; the others are committed.
+    """
+    calls = [
+        (id, r.summary.trial, token, r.worker, r.attempt, r.summary.outcome.value, dumps(r)) for id, r, token in rows
+    ]
+    answers = db.run_all("commit", calls)
+    for (id, row, _), answer in zip(rows, answers, strict=True):
+        if answer < 0:
+            raise NotFound(f"No trial {row.summary.trial!r} in evaluation {id!r}.")
+    return [bool(answer) for answer in answers]
 
 
 def carry(db: Db, evaluation: str, rows: Sequence[TrialRow]) -> int:

@@ -7,6 +7,7 @@ checked before anything is opened by them.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -114,13 +115,14 @@ def weight(name: str) -> int:
 
 
 def save(manifest: Manifest, path: Path) -> None:
-    """Write it so that it is seen whole or not at all, also after a power cut."""
+    """Write it so that it is seen whole or not at all.
+
+    Not forced to the disk, as what it is about is not either: what a power cut leaves of both is told by `verify`.
+    """
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
             file.write(codec.dumps(manifest))
-            file.flush()
-            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -140,6 +142,20 @@ def load(path: Path) -> Manifest:
         return _checked(codec.loads(Manifest, text))
     except (OSError, InputError, RecursionError) as error:
         raise InputError(f"the manifest {path.name} cannot be used: {error}") from None
+
+
+def claim_of(path: Path) -> Claim:
+    """The claim of a run whose manifest this machine wrote itself: its files are not looked at.
+
+    Raises:
+        InputError: it is missing or not a manifest.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+        names = {name: document[name] for name in ("evaluation", "trial", "worker", "token", "attempt")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"the manifest {path.name} cannot be used: {error}") from None
+    return Claim(batch="", **names)
 
 
 def verify(manifest: Manifest, run_dir: Path) -> None:

@@ -55,6 +55,37 @@ def push(remote: Remote, source: Path, target: str, *, password: str = "") -> No
             _push(remote, [str(source), remote.argument(target)], target, password, what)
 
 
+def push_all(remote: Remote, root: Path, names: Sequence[str], target: str, *, password: str = "") -> None:
+    """`push` several folders or files, each ``root/name`` to ``target/name``, in one go.
+
+    Raises:
+        InputError: one is no folder or file, or has no path of plain names.
+        TransferFailed: not all have arrived; ``permanent`` says whether trying again helps.
+    """
+    if remote.kind == "local" or len(names) == 1:
+        for name in names:
+            push(remote, root / name, f"{target}/{name}", password=password)
+        return
+    paths: list[str] = []
+    for name in names:
+        _parts(name)
+        source = root / name
+        paths.append(name)
+        if source.is_dir() and not source.is_symlink():
+            content = tree.read(source)
+            paths += [f"{name}/{below}" for below in (*content.folders, *content.files)]
+        elif source.is_symlink() or not source.is_file():
+            raise InputError(f"{source} is no folder or file that could be moved.")
+    what = f"could not copy {len(names)} results to {remote}/{target}"
+    # A file is seen whole or not at all; a folder is written in place, see above. The folders around them may be
+    # another user's, so nothing is changed there.
+    place = ["--inplace"] if len(paths) > len(names) else []
+    options = [*place, "--files-from=-", "--from0", "--no-implied-dirs"]
+    listed = b"".join(b"./" + os.fsencode(name) + b"\0" for name in paths)
+    with _told(what):
+        _push(remote, [*options, f"{root}/", remote.argument(f"{target}/")], f"{target}/x", password, what, listed)
+
+
 def fetch(remote: Remote, source: str, target: Path, *, only: Sequence[str] = (), password: str = "") -> None:
     """Copy the folder ``source`` below ``remote`` to ``target``, which appears at once and whole.
 

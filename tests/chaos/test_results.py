@@ -253,8 +253,13 @@ def test_no_bad_result_counts_as_a_score(
             fault(site.shared.arrived(evaluation.id, claim.trial, claim.token))
         return pushed(db, claim)
 
+    def damage_all(db: Db, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            damage(db, claim)
+
     monkeypatch.setattr(outbox, "put", spoil)
     monkeypatch.setattr(trials, "pushed", damage)
+    monkeypatch.setattr(trials, "pushed_all", damage_all)
     with running(site, tmp_path, "a") as pool:
         status = closed(site, evaluation.id, PATIENCE)
     assert not pool.broken

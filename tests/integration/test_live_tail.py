@@ -280,4 +280,4 @@ def test_a_worker_of_another_machine_takes_its_own_secrets_out(inside: Inside, m
     monkeypatch.setenv("WORKERS_API_KEY", KEY)
     site = worker_site(inside.site, inside.root, "a")
     mirror = live._Mirror(replace(site), None, lambda: inside.root, threading.Event())  # type: ignore[arg-type]
-    assert mirror._redactor.text(f"x {KEY}") == "x ${WORKERS_API_KEY}"
+    assert mirror._redacts().text(f"x {KEY}") == "x ${WORKERS_API_KEY}"
