@@ -92,7 +92,7 @@ def controller(config: Config, *, logs: Path | None = None) -> Iterator[Controll
     config = replace(config, shared_root=root, jobs_dir=jobs)
     shared = Shared(root, jobs)
     with lock.hold(shared.lock, "controller", field="--shared-root"), _served(config, shared) as config:
-        config = replace(config, auth_token=_token(shared.token, config.auth_token))
+        config = replace(config, auth_token=keep_token(shared.token, config.auth_token))
         with Crew() as crew:
             made = Controller(config=config, shared=shared, crew=crew, url=_url(config), logs=logs)
             for role in ("control", "web"):
@@ -142,7 +142,7 @@ def _check_addresses(config: Config) -> None:
             raise InputError(message, field="--broker-url", fix="Is it running? Else check --broker-url.") from None
 
 
-def _token(path: Path, given: str) -> str:
+def keep_token(path: Path, given: str) -> str:
     """The token in force, kept here for the command line: the one given, else the one made at the first start."""
     kept = path.read_text().strip() if path.exists() else ""
     token = given or kept or secrets.token_urlsafe(32)
