@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,11 +68,22 @@ class Pool:
         """
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
+            self.check()
             status = self.status(id)
             if status["state"] in _ENDED or (done is not None and status["done"] >= done):
                 return status
             time.sleep(look)
         raise RuntimeError(f"evaluation {status['name']}: {status['done']} of {status['total']} after {limit} s")
+
+    def check(self) -> None:
+        """See that no program of ours has ended.
+
+        Raises:
+            RuntimeError: one has; the message is the end of what it said.
+        """
+        for program in self.platform.programs:
+            if program.process.poll() is not None:
+                raise RuntimeError(f"ended with {program.process.returncode}: {program.output[-2000:]}")
 
     def trials(self, id: str) -> list[dict[str, Any]]:
         """Every trial's result, from the export."""
@@ -133,6 +145,10 @@ def pool(machines: Sequence[Machine], *, environment: Mapping[str, str] | None =
                 made.sleep(0.0, trials=2 * sum(machine.slots for machine in machines))
                 yield made
             platform.stop()
+        except Exception:
+            for program in platform.programs[:5]:
+                print(f"--- {program.log.name}\n{program.output[-2000:]}", file=sys.stderr)
+            raise
         finally:
             platform.destroy()
 
@@ -140,11 +156,12 @@ def pool(machines: Sequence[Machine], *, environment: Mapping[str, str] | None =
 def _await(made: Pool, names: set[str]) -> None:
     deadline = time.monotonic() + UP_SECONDS + len(names)
     while time.monotonic() < deadline:
+        made.check()
         answer = made.http.get("/api/workers").json()["workers"]
         if {item["info"]["id"] for item in answer if item["state"] == "online" and item["heartbeat"]} >= names:
             return
         time.sleep(0.2)
-    raise RuntimeError(f"not all of {len(names)} workers came online: {made.platform.programs[-1].output[-1000:]}")
+    raise RuntimeError(f"not all of {len(names)} workers came online")
 
 
 def moment(text: str) -> float:
