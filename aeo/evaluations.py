@@ -291,11 +291,12 @@ def _unmet(trial: PlannedTrial, pool: Sequence[WorkerStatus]) -> Problem:
 
 def batches_of(evaluation: str, shares: Allotment) -> dict[Batch, Sequence[str]]:
     """Name the batches of an allotment."""
-    return {
-        Batch(id=f"{evaluation}-{secrets.token_hex(4)}", evaluation=evaluation, worker=worker): names
-        for worker, slots in shares.shares.items()
-        for names in slots
-    }
+    return {new_batch(evaluation, worker): names for worker, slots in shares.shares.items() for names in slots}
+
+
+def new_batch(evaluation: str, worker: str) -> Batch:
+    """Name another batch."""
+    return Batch(id=f"{evaluation}-{secrets.token_hex(4)}", evaluation=evaluation, worker=worker)
 
 
 def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allotment, legacy: Legacy) -> None:

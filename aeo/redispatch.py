@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 from aeo import dispatch, evaluations
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.site import Site
-from aeo.store import connection, events, health, trials
+from aeo.store import connection, events, health, trials, workers
 from aeo.store import evaluations as store
 from aeo.store.evaluations import BatchState, BatchStatus, EvaluationStatus
 from aeo.store.workers import WorkerStatus
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which a batch that has not begun, though it could, is sent again.
 RESEND_SECONDS = 10.0
-#: Seconds after the last change of an evaluation's batches before idle workers are sent more.
-HELP_SECONDS = 10.0
+#: Seconds after a batch ended at a worker before it is sent another one of the same evaluation, at least and at most.
+HELP_SECONDS, LONGEST_HELP_SECONDS = 3.0, 60.0
 #: Seconds after a batch began until a heartbeat without it means that nobody works on it: one sent before may be late.
 LATE_SECONDS = 3.0
 
@@ -35,42 +35,60 @@ def keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus], *, 
     alive = [batch for batch in batches if _attend_batch(site, batch, pool, dead=dead)]
     if not status.pending:
         return
-    helpers = _helpers(site, status, batches, alive, pool) if alive else list(pool.values())
-    if not helpers:
+    if alive:
+        _send_helpers(site, record, status, batches, alive, pool)
         return
     try:
-        send_more(site, record, helpers)
+        send_more(site, record, list(pool.values()))
     except InputError as error:
         store.set_reason(site.db, status.id, f"waiting: {error}"[:1000])
     else:
         store.set_reason(site.db, status.id, "")
 
 
-def _helpers(
+def _send_helpers(
     site: Site,
+    record: Record,
     status: EvaluationStatus,
     batches: Sequence[BatchStatus],
     alive: Sequence[BatchStatus],
     pool: Mapping[str, WorkerStatus],
-) -> list[WorkerStatus]:
-    """Idle workers, when every live batch is busy with a trial: what waits would wait as long as that takes.
+) -> None:
+    """Send batches without a share to slots that nobody uses, while trials wait that they could take from others.
 
-    So it is when a trial was given back after the others' batches had found nothing more to do.
+    So it is when a worker joins late or comes back with more slots, when others are done there, or when a trial was
+    given back after a batch had found nothing more to do.
     """
-    holding = {run.claim.batch for run in trials.running(site.db, status.id)}
-    if any(batch.batch.id not in holding for batch in alive):
-        return []
-    if max(batch.since for batch in batches) > connection.now(site.db) - timedelta(seconds=HELP_SECONDS):
-        return []
-    working = {batch.batch.worker for batch in alive}
-    return [
-        worker
-        for worker in pool.values()
-        if worker.info.id not in working
-        and evaluations.takes_work(worker)
-        and worker.heartbeat is not None
-        and len(worker.heartbeat.batches) < worker.info.capacity.slots
-    ]
+    evaluation = record.evaluation
+    try:
+        usable = evaluations.usable(list(pool.values()), evaluation.spec, evaluation.plan)
+    except InputError:
+        return
+    free = {id: pool[id].info.capacity.slots - taken for id, taken in workers.seats(site.db, list(pool)).items()}
+    waiting = store.waiting_needs(site.db, status.id)
+    now, left, helpers = connection.now(site.db), status.pending, []
+    for worker in usable:
+        id, capacity = worker.info.id, worker.info.capacity
+        here = sum(batch.batch.worker == id for batch in alive)
+        holds = max((needs.fit(capacity) for needs in waiting), default=0)
+        most = min(holds, evaluation.spec.per_worker_concurrency or holds) - here
+        if worker.weight_override != 0 and now >= _next_help(batches, worker):
+            count = max(0, min(most, free[id], left))
+            helpers += [evaluations.new_batch(status.id, id) for _ in range(count)]
+            left -= count
+    if helpers:
+        store.add_batches(site.db, status.id, dict.fromkeys(helpers, ()))
+        dispatch.send(site, status.id, helpers, priority=evaluation.spec.priority)
+        events.emit(site.db, status.id, "redispatched", batches=len(helpers), waiting=status.pending)
+
+
+def _next_help(batches: Sequence[BatchStatus], worker: WorkerStatus) -> datetime:
+    """When a worker may be sent another batch: later and later where they end with trials still waiting."""
+    ended = [item.since for item in batches if item.batch.worker == worker.info.id and item.state is BatchState.ENDED]
+    if not ended:
+        return datetime.min.replace(tzinfo=timezone.utc)
+    rounds = len(ended) / max(1, worker.info.capacity.slots)
+    return max(ended) + timedelta(seconds=min(LONGEST_HELP_SECONDS, HELP_SECONDS * max(1.0, rounds)))
 
 
 def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStatus], *, dead: bool) -> bool:
@@ -89,6 +107,8 @@ def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStat
             return False
         return True
     if not status.batch.message:
+        if connection.now(site.db) < status.since + timedelta(seconds=RESEND_SECONDS):
+            return True
         # Whoever made it died before it could be sent.
         store.end_batch(site.db, status.batch)
         return False
@@ -109,14 +129,14 @@ def _is_forgotten(status: BatchStatus, worker: WorkerStatus) -> bool:
 
 
 def _message_is_lost(site: Site, status: BatchStatus, worker: WorkerStatus) -> bool:
-    """Whether a batch should have begun: its worker has a slot free and nothing waits in its queue."""
+    """Whether a batch waits for a slot and its message does not."""
     if connection.now(site.db) < status.since + timedelta(seconds=RESEND_SECONDS):
         return False
-    beat = worker.heartbeat
-    if beat is None or beat.at < status.since or len(beat.batches) >= worker.info.capacity.slots:
+    id = worker.info.id
+    lists = dispatch.lists_of(dispatch.queue_of(id))
+    if sum(health.queue_lengths(site.db, lists).values()) >= workers.waiting(site.db, id):
         return False
-    lists = dispatch.lists_of(dispatch.queue_of(worker.info.id))
-    return not sum(health.queue_lengths(site.db, lists).values())
+    return status.batch.id not in health.queued(site.db, lists)
 
 
 def send_more(site: Site, record: Record, pool: Sequence[WorkerStatus]) -> None:

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from aeo.codec import encode
 from aeo.core.choose import PATIENCE_SECONDS
 from aeo.core.errors import Conflict, NotFound
-from aeo.core.model import TRANSITIONS, Batch, Evaluation, EvaluationState, Outcome, TrialState
+from aeo.core.model import TRANSITIONS, Batch, Evaluation, EvaluationState, Needs, Outcome, TrialState
 from aeo.store import staging
 from aeo.store.connection import Db, moment
 from aeo.store.keys import key
@@ -249,6 +249,13 @@ def gives_way(db: Db, batch: Batch) -> bool:
     """Whether a batch whose message has arrived is to queue again, see `aeo.core.choose`: its message is to be sent."""
     patience = round(PATIENCE_SECONDS * 1000)
     return bool(db.run("arrive", batch.evaluation, batch.id, batch.worker, patience))
+
+
+def waiting_needs(db: Db, id: str) -> list[Needs]:
+    """What the pending trials take: each sort of them once."""
+    kinds = db.client.hgetall(key("kinds", id))
+    left = db.client.hgetall(key("kind_left", id))
+    return [staging.needs_of(kind) for number, kind in kinds.items() if int(left.get(number, 1)) > 0] or [Needs()]
 
 
 def message_of(db: Db, batch: Batch) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 import redis
@@ -62,6 +63,15 @@ def settled_seconds(db: Db) -> float | None:
     if not since or run != db.client.info("server")["run_id"]:
         return None
     return max(0.0, now(db).timestamp() - float(since) / 1000)
+
+
+def queued(db: Db, queues: Iterable[str]) -> frozenset[str]:
+    """Ids of the messages waiting in these lists."""
+    found = []
+    for name in queues:
+        for text in db.client.lrange(name, 0, -1):
+            found.append(str(json.loads(text)["headers"]["id"]))
+    return frozenset(found)
 
 
 def queue_lengths(db: Db, queues: Iterable[str]) -> Mapping[str, int]:

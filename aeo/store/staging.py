@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from aeo.core.choose import amounts
 from aeo.core.errors import InputError
-from aeo.core.model import Batch, Evaluation, PlannedTrial, TrialState
+from aeo.core.model import Batch, Evaluation, Needs, PlannedTrial, TrialState
 from aeo.store.connection import Db
 from aeo.store.keys import key
 
@@ -98,6 +98,12 @@ def kinds(evaluation: Evaluation) -> dict[str, int]:
 def _kind(trial: PlannedTrial) -> str:
     model = "/".join(part for part in (trial.labels.get("provider"), trial.labels.get("model")) if part)
     return " ".join([*map(str, amounts(trial.needs)), model])
+
+
+def needs_of(kind: str) -> Needs:
+    """What trials of a kind take."""
+    cpus, memory, disk, _ = kind.split(" ", 3)
+    return Needs(cpus=int(cpus) / 1000, memory_mb=int(memory), disk_mb=int(disk))
 
 
 #: The kind of a trial that declares nothing and has no model.

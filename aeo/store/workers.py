@@ -230,6 +230,21 @@ def samples(db: Db, ids: Sequence[str]) -> Mapping[str, tuple[Sample, ...]]:
         }
 
 
+def waiting(db: Db, id: str) -> int:
+    """How many batches wait for a slot of this worker."""
+    return int(db.client.zcard(key("waiting", id)))
+
+
+def seats(db: Db, ids: Sequence[str]) -> Mapping[str, int]:
+    """How many batches have a slot of each worker or wait for one."""
+    with db.client.pipeline(transaction=False) as pipe:
+        for id in ids:
+            pipe.scard(key("working", id))
+            pipe.zcard(key("waiting", id))
+        counts = pipe.execute()
+    return {id: int(counts[2 * place] + counts[2 * place + 1]) for place, id in enumerate(ids)}
+
+
 def _sample(text: str) -> Sample:
     at, _, values = text.partition(" ")
     cpu, memory, disk, busy, *skew = loads(list, values)

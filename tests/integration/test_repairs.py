@@ -733,7 +733,7 @@ def test_a_short_outage_of_the_store_pauses_no_worker(
     for number in range(4):
         id = submit(site, {"name": f"x{number}", "trials": 1}, workers=["a"]).id
         with monkeypatch.context() as patch:
-            patch.setattr(trials, "claim", raising(Unavailable("away")))
+            patch.setattr(trials, "ask", raising(Unavailable("away")))
             with pytest.raises(Unavailable):
                 batches.run(place, only_batch(site, id))
     assert workers.get(site.db, "a").state is WorkerState.ONLINE

@@ -74,3 +74,15 @@ def test_equals_take_turns(platform: Platform) -> None:
     order = sorted((at, id) for id in ids for at in times(platform, id, "claimed"))
     changes = sum(before[1] != after[1] for before, after in pairwise(order))
     assert changes >= 6, order
+
+
+def test_a_worker_that_joins_late_helps_within_seconds(platform: Platform) -> None:
+    id = submit(platform, "long", 12, 1.0)
+    eventually(lambda: platform.api.status(id)["done"] >= 1, pause=0.05)
+    platform.worker("late", "--slots", "2", "--poll-interval", "0.5")
+    platform.api.await_worker("late", timeout=60)
+    done(platform, id)
+    assert platform.check_once_each("long") == {"one", "late"}
+    (added, *_) = times(platform, id, "batch_added")
+    claims = [event for event in platform.events(id) if event["kind"] == "claimed" and event["worker"] == "late"]
+    assert datetime.fromisoformat(claims[0]["at"]).timestamp() - added < 2.0
