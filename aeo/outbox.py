@@ -15,7 +15,7 @@ from aeo.core.errors import AeoError
 from aeo.core.model import Claim, TrialState
 from aeo.layout import manifest_of
 from aeo.store import trials
-from aeo.transfer import kept, move
+from aeo.transfer import kept, move, tree
 from aeo.transfer import manifest as manifests
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, fin
     What is too large to travel is kept apart, see `aeo.transfer.kept`.
     """
     aside = site.local.kept(claim.evaluation, claim.trial, claim.token)
-    notes = kept.set_aside(run_dir, aside, file_bytes=int(site.config.max_file_mb * 1024 * 1024))
+    content = tree.read(run_dir)
+    notes = kept.set_aside(run_dir, aside, content, file_bytes=int(site.config.max_file_mb * 1024 * 1024))
     manifest = manifests.make(
         run_dir,
         evaluation=claim.evaluation,
@@ -46,6 +47,8 @@ def put(site: WorkerSite, claim: Claim, run_dir: Path, started_at: datetime, fin
         started_at=started_at,
         finished_at=finished_at,
         notes=notes,
+        # What was set aside is not there any more.
+        content=None if notes else content,
     )
     folder = site.local.finished(claim.evaluation, claim.trial, claim.token)
     folder.parent.mkdir(parents=True, exist_ok=True)

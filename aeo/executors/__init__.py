@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -233,6 +234,7 @@ def max_starting(executor: Executor, evaluation: Evaluation) -> int:
     return int(advice(evaluation)) if advice is not None else 0
 
 
+@cache
 def load(name: str) -> Executor:
     """Return the installed executor of this name.
 

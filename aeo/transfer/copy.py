@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-import shutil
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +12,10 @@ from typing import BinaryIO
 from aeo.transfer.tree import Tree
 
 _CHUNK = 1024 * 1024
+#: Bytes from which on it is tried whether the file system can share them.
+_WORTH_SHARING = 64 * 1024
+#: Linux: this file is to have that one's content.
+_FICLONE = 0x40049409
 
 
 def folder(source: Path, target: Path, content: Tree) -> None:
@@ -20,15 +24,18 @@ def folder(source: Path, target: Path, content: Tree) -> None:
     Raises:
         OSError: something could not be read or written, or is no regular file any more.
     """
+    new = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
     target.chmod(0o755)
     for name in content.folders:
         below = target / name
         below.mkdir(exist_ok=True)
         below.chmod(0o755)
+    here, there = str(source), str(target)
     for name in content.files:
-        (target / name).unlink(missing_ok=True)
-        _write(source / name, target / name)
+        if not new:
+            (target / name).unlink(missing_ok=True)
+        _write(f"{here}/{name}", f"{there}/{name}")
 
 
 def file(source: Path, target: Path) -> None:
@@ -40,13 +47,13 @@ def file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        _write(source, part)
+        _write(str(source), str(part))
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path | str) -> BinaryIO:
     """Open a file to read; a link, a pipe or a device put in its place is refused and never waited for.
 
     Raises:
@@ -59,11 +66,29 @@ def open_regular(path: Path) -> BinaryIO:
     raise OSError(f"{path} is no regular file")
 
 
-def _write(source: Path, target: Path) -> None:
+def _write(source: str, target: str) -> None:
     with open_regular(source) as reading:
         state = os.fstat(reading.fileno())
         mode = 0o755 if state.st_mode & 0o111 else 0o644
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as writing:
-            shutil.copyfileobj(reading, writing, _CHUNK)
-            os.fchmod(writing.fileno(), mode)
-        os.utime(target, ns=(state.st_mtime_ns, state.st_mtime_ns), follow_symlinks=False)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if not (state.st_size >= _WORTH_SHARING and _share(reading.fileno(), handle)):
+                while chunk := reading.read(_CHUNK):
+                    while chunk:
+                        chunk = chunk[os.write(handle, chunk) :]
+            os.fchmod(handle, mode)
+            os.utime(handle, ns=(state.st_mtime_ns, state.st_mtime_ns))
+        finally:
+            os.close(handle)
+
+
+def _share(source: int, target: int) -> bool:
+    """Let the copy share its blocks with the original until one is written to, where the file system can do that.
+
+    A hard link would be no copy: what still writes to the original would change it, and it would keep its owner.
+    """
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from aeo.transfer import manifest, tree
@@ -11,7 +12,7 @@ RUN_FACTOR = 8
 _MIB = 1024 * 1024
 
 
-def set_aside(run_dir: Path, kept_dir: Path, *, file_bytes: int) -> tuple[str, ...]:
+def set_aside(run_dir: Path, kept_dir: Path, content: tree.Tree | None = None, *, file_bytes: int) -> tuple[str, ...]:
     """Move what does not travel of ``run_dir`` to the same place below ``kept_dir``; returns notes that say so.
 
     Files above ``file_bytes`` stay, then the largest until the rest is small enough, then the deepest until a manifest
@@ -20,8 +21,8 @@ def set_aside(run_dir: Path, kept_dir: Path, *, file_bytes: int) -> tuple[str, .
     Raises:
         OSError: the folder cannot be listed, or a file cannot be moved.
     """
-    files = tree.read(run_dir).files
-    sizes = {name: (run_dir / name).lstat().st_size for name in files}
+    files, here = (content or tree.read(run_dir)).files, str(run_dir)
+    sizes = {name: os.lstat(f"{here}/{name}").st_size for name in files}
     limit = file_bytes * RUN_FACTOR
     reasons = {name: f"larger than {_size(file_bytes)}" for name in files if sizes[name] > file_bytes}
     total = sum(size for name, size in sizes.items() if name not in reasons)
@@ -32,6 +33,8 @@ def set_aside(run_dir: Path, kept_dir: Path, *, file_bytes: int) -> tuple[str, .
             reasons[name] = f"the run is larger than {_size(limit)}"
             total -= sizes[name]
     weight = 0
+    if sum(manifest.weight(name) for name in files) <= manifest.LARGEST // 2 and not reasons:
+        return ()
     for name in sorted((name for name in files if name not in reasons), key=lambda name: (name.count("/"), name)):
         weight += manifest.weight(name)
         if weight > manifest.LARGEST // 2:

@@ -89,13 +89,16 @@ def make(
     started_at: datetime,
     finished_at: datetime,
     notes: Sequence[str] = (),
+    content: tree.Tree | None = None,
 ) -> Manifest:
     """Read a finished run's folder; what does not travel (links, devices, odd names) is told in the notes.
+
+    ``content`` is what the folder has, if that is known.
 
     Raises:
         InputError: the folder is not there, or changes while it is read.
     """
-    content = _content(run_dir)
+    content = content or _content(run_dir)
     return Manifest(
         evaluation=evaluation,
         trial=trial,
@@ -104,7 +107,7 @@ def make(
         attempt=attempt,
         started_at=started_at,
         finished_at=finished_at,
-        files={name: _entry(run_dir, name) for name in content.files},
+        files={name: _entry(str(run_dir), name) for name in content.files},
         notes=_plain((*notes, *content.notes)),
     )
 
@@ -175,11 +178,11 @@ def verify(manifest: Manifest, run_dir: Path) -> None:
         if name not in manifest.files:
             raise InputError(f"{name!r} is not in the manifest.")
     for name, entry in manifest.files.items():
-        size = os.lstat(run_dir / name).st_size
+        size = os.lstat(f"{run_dir}/{name}").st_size
         if size != entry.size:
             raise InputError(f"{name!r} has {size} bytes instead of {entry.size}.")
     for name, entry in manifest.files.items():
-        if _entry(run_dir, name) != entry:
+        if _entry(str(run_dir), name) != entry:
             raise InputError(f"{name!r} has another content than its manifest says.")
 
 
@@ -192,10 +195,10 @@ def _content(run_dir: Path) -> tree.Tree:
         raise InputError(f"the folder {run_dir.name!r} cannot be read: {error.strerror}.") from None
 
 
-def _entry(run_dir: Path, name: str) -> Entry:
+def _entry(run_dir: str, name: str) -> Entry:
     digest, size = hashlib.sha256(), 0
     try:
-        with copy.open_regular(run_dir / name) as file:
+        with copy.open_regular(f"{run_dir}/{name}") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
                 size += len(chunk)

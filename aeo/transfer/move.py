@@ -46,8 +46,9 @@ def push(remote: Remote, source: Path, target: str, *, password: str = "") -> No
         if remote.kind == "local":
             place = _local(remote, parts)
             place.parent.mkdir(parents=True, exist_ok=True)
-            if _is_copied(source):
-                _copy(source, place)
+            content = tree.read(source) if source.is_dir() else None
+            if _is_copied(source, content):
+                _copy(source, place, content)
                 return
         if source.is_dir():
             _push_folder(remote, source, target, password, what)
@@ -105,7 +106,7 @@ def fetch(remote: Remote, source: str, target: Path, *, only: Sequence[str] = ()
             return
         part = target.with_name(f".{target.name}.part")
         place = _local(remote, parts) if remote.kind == "local" else None
-        if place and _is_copied(place):
+        if place and _is_copied(place, tree.read(place, odd_names=True) if place.is_dir() else None):
             _fetch_copy(place, part, names)
         else:
             _fetch(remote, source, part, names, password, what)
@@ -151,21 +152,21 @@ def _told(what: str) -> Iterator[None]:
         raise TransferFailed(f"{what}: {error}", permanent=error.errno in _PERMANENT_ERRORS) from None
 
 
-def _is_copied(source: Path) -> bool:
+def _is_copied(source: Path, content: tree.Tree | None) -> bool:
     """Whether a move on one machine is a plain copy: where rsync is not installed, and for what is small."""
-    if not rsync.installed():
-        return True
-    names = [source / name for name in tree.read(source, odd_names=True).files] if source.is_dir() else [source]
+    here = str(source)
+    names = [here] if content is None else [f"{here}/{name}" for name in content.files]
     with suppress(FileNotFoundError):  # gone meanwhile: whoever copies it says so
-        return len(names) <= SMALL_FILES and sum(path.lstat().st_size for path in names) <= SMALL_BYTES
+        small = len(names) <= SMALL_FILES and sum(os.lstat(name).st_size for name in names) <= SMALL_BYTES
+        return small or not rsync.installed()
     return True
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        copy.folder(source, target, tree.read(source))
-    else:
+def _copy(source: Path, target: Path, content: tree.Tree | None) -> None:
+    if content is None:
         copy.file(source, target)
+    else:
+        copy.folder(source, target, content)
 
 
 def _fetch_copy(source: Path, part: Path, names: Sequence[str]) -> None:
