@@ -38,8 +38,10 @@ def test_a_log_is_followed_live_to_its_end(visit: Visit, site: Site, tmp_path: P
     eventually(lambda: len(log.inner_text()) > len(seen) + 30, 20, pause=0.2)
     # It follows, until somebody scrolls up.
     eventually(lambda: log.evaluate("l => l.scrollTop > 0"), 20, pause=0.2)
-    log.evaluate("l => l.scrollTo(0, 0)")
+    log.hover()
+    page.mouse.wheel(0, -100_000)
     expect(page.get_by_label("Follow")).not_to_be_checked()
+    eventually(lambda: log.evaluate("l => l.scrollTop") == 0, 20, pause=0.2)
     eventually(lambda: len(log.inner_text()) > len(seen) + 60, 20, pause=0.2)
     assert log.evaluate("l => l.scrollTop") == 0
     visit.check_access()

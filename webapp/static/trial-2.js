@@ -101,7 +101,17 @@
   window.addEventListener("pagehide", () => tails.forEach((tail) => tail.close()));
   document.addEventListener("htmx:afterSwap", () => setTimeout(look));
 
-  // Scrolling up ends following, scrolling to the end begins it.
+  // Scrolling up ends following, scrolling to the end begins it. The wheel is heard first: a piece that comes in between
+  // would bring the end back.
+  document.addEventListener(
+    "wheel",
+    (event) => {
+      const box = event.deltaY < 0 && event.target instanceof Element && event.target.closest("[data-tail]");
+      const follow = box && box.closest(".card")?.querySelector("[data-follow]");
+      if (follow) follow.checked = false;
+    },
+    { capture: true, passive: true },
+  );
   document.addEventListener(
     "scroll",
     (event) => {
