@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import urlsplit
 
 from aeo.core.errors import InputError
 
 PREFIX = "AEO_"
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,17 @@ class Config:
     #: Names of variables of the controller's environment, comma-separated: their values are taken out of all that is
     #: committed and served.
     secret_names: tuple[str, ...] = ()
+    #: Where it is posted, as JSON, that an evaluation finished or was paused or a worker was lost; empty means nowhere.
+    #: Most chat programs' addresses are secrets, so this is one.
+    notify_url: str = field(default="", repr=False)
+    #: Who gets an e-mail of the same.
+    notify_email: tuple[str, ...] = ()
+    #: Its sender; empty means ``aeo@<this machine>``.
+    notify_from: str = ""
+    #: Mail server: ``smtp://[user:password@]host[:port]`` (encrypted where it offers that) or ``smtps://…``.
+    smtp_url: str = field(default="smtp://127.0.0.1:25", repr=False)
+    #: Lines of the log of the long-running processes: ``text`` or ``json``.
+    log_format: str = "text"
 
 
 def from_environment(environment: Mapping[str, str] | None = None, **flags: Any) -> Config:
@@ -137,6 +150,28 @@ def _check(config: Config) -> Config:
     for name, url in (("viewer", config.viewer_url), ("flower", config.flower_url)):
         if url and not url.startswith(("http://", "https://")):
             raise InputError("must begin with http:// or https://.", field=f"--{name}-url")
+    _check_telling(config)
+    if config.log_format not in LOG_FORMATS:
+        raise InputError("must be text or json.", field="--log-format")
     if not 0 <= config.port < 65536:
         raise InputError("must be between 0 and 65535.", field="--port")
     return config
+
+
+def _check_telling(config: Config) -> None:
+    # None of the messages shows a value: these are secrets.
+    if config.notify_url and not _is_address(config.notify_url, "http", "https"):
+        raise InputError("must be an address that begins with http:// or https://.", field="--notify-url")
+    if not _is_address(config.smtp_url, "smtp", "smtps"):
+        raise InputError("must be smtp://[USER:PASSWORD@]HOST[:PORT] or smtps://….", field="--smtp-url")
+    for name, address in (*(("email", one) for one in config.notify_email), ("from", config.notify_from or "@")):
+        if "@" not in address or not address.isprintable() or any(mark in address for mark in ' ,;<>"'):
+            raise InputError(f"{address!r} is no e-mail address.", field=f"--notify-{name}")
+
+
+def _is_address(url: str, *schemes: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

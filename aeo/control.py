@@ -11,6 +11,7 @@ from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
 from aeo.leases import clock
 from aeo.meters import Meters
+from aeo.notices import Notifier
 from aeo.site import Site
 from aeo.store import evaluations, health, inbox
 from aeo.upkeep import Keeper
@@ -27,6 +28,8 @@ LOG_WAIT = 0.2
 GAP_SECONDS = 10.0
 #: Seconds between two rounds of repairs.
 REPAIR_SECONDS = 2.0
+#: Seconds that a notice on its way gets at the end.
+LEAVE_SECONDS = 3.0
 #: Seconds a loop waits after a failure before it goes on.
 AFTER_FAILURE = 1.0
 
@@ -47,8 +50,12 @@ def run(site: Site, stop: threading.Event) -> None:
     threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]
     for thread in threads:
         thread.start()
+    # Who is told of things may be slow to take them: that holds up no end.
+    telling = threading.Thread(target=_loop, args=(Notifier(site, stop).round, stop), name="notices", daemon=True)
+    telling.start()
     for thread in threads:
         thread.join()
+    telling.join(LEAVE_SECONDS)
     # What happened last belongs into the log too.
     _attempt(lambda: event_log.write(site, counted.note))
     counted.keep(at_once=True)

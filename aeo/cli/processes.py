@@ -27,7 +27,7 @@ __all__ = ["controller", "demo", "up", "worker"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Settings that must not be read by everyone on the machine, as arguments can.
-SECRETS = ("auth_token", "broker_url", "worker_broker_url", "transfer_password")
+SECRETS = ("auth_token", "broker_url", "worker_broker_url", "transfer_password", "notify_url", "smtp_url")
 
 #: What each flag means, for help.
 _HELP: Mapping[str, str] = {
@@ -50,6 +50,11 @@ _HELP: Mapping[str, str] = {
     "flower_url": "Address of a Flower, linked to from the workers' page.",
     "viewer_url": "Address of a viewer of job folders, linked to from evaluations; {job} in it is the job's name.",
     "secret_names": "Variables, comma-separated, whose values are taken out of all that is committed and shown.",
+    "notify_url": "A webhook that is told what finished, what was paused, which worker was lost.",
+    "notify_email": "Addresses, comma-separated, that get the same by e-mail.",
+    "notify_from": "The sender of e-mails (default: aeo at this machine's name).",
+    "smtp_url": "Mail server: smtp:// or smtps://, [USER:PASSWORD@]HOST[:PORT] (default: this machine's, port 25).",
+    "log_format": "Lines of the log: text, or json with evaluation, batch, trial and worker.",
     "controller_url": "The controller's address.",
     "worker_id": "The worker's id, unique among all.",
     "display_name": "Its name on pages (default: the id).",
@@ -73,13 +78,14 @@ _OF_WORKERS: Mapping[str, str] = {
 _CONTROLLER = (
     *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
-    *("breaker_share", "max_body", "viewer_url", "flower_url", "secret_names"),
+    *("breaker_share", "max_body", "viewer_url", "flower_url", "secret_names", "notify_url", "notify_email"),
+    *("notify_from", "smtp_url", "log_format"),
 )
 _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
     *("overcommit", "max_starting"),
     *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds", "max_file_mb"),
-    "secret_names",
+    *("secret_names", "log_format"),
 )
 _UP = ("host", "port", "shared_root", "jobs_dir", "auth_token", "slots", "poll_interval")
 

@@ -61,6 +61,9 @@ class Controller:
             # What the controller answers is right for a worker beside it.
             transfer_url="",
             transfer_password="",
+            # None of a worker's business.
+            notify_url="",
+            smtp_url=Config.smtp_url,
         )
         self.crew.start(
             Part(name=f"worker {id}", role="worker", config=config, patience=None, output=self.output(f"worker.{id}"))
