@@ -1,7 +1,8 @@
 """The files of one trial, as they can be shown to people: whatever is in them, nothing outside them.
 
 Read in this order: `place` (what can be asked of both kinds of places), `folder` (a committed run, or one put aside),
-`mirror` (one that goes on), `windows` (parts of a text), `finding` (which place a trial's files are in).
+`mirror` (one that goes on), `windows` (parts of a text), `scan` and `trajectory`, `report`, `runs` (what is read of
+them), `finding` (which place a trial's files are in), `tail`.
 """
 
 from aeo.artifacts.finding import find as find

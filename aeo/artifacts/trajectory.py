@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from aeo.artifacts.place import Place
+from aeo.artifacts.scan import Document, look_through, mapping, word
 from aeo.core.errors import InputError, NotFound
 
 #: Largest file that is looked through, bytes.
 LARGEST = 64 * 1024 * 1024
 #: Characters of one text, unless all of it is asked for.
 TEXT = 12_000
-#: Agents that an agent called, and so on.
-_DEPTH = 5
-_SPACE = re.compile(r"[ \t\r\n]*")
-_KEPT = ("agent", "notes", "final_metrics", "schema_version", "trajectory_id")
 _CACHED = 32
 
 
@@ -98,17 +93,6 @@ class Overview:
     agents: tuple[str, ...] = ()
 
 
-@dataclass(kw_only=True)
-class _Document:
-    """Where things lie in a file; bytes."""
-
-    fields: dict[str, Any] = field(default_factory=dict)
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    tools: list[tuple[str, ...]] = field(default_factory=list)
-    agents: dict[str, _Document] = field(default_factory=dict)
-    complete: bool = False
-
-
 def overview(place: Place, name: str, *, agent: str = "") -> Overview:
     """Look at a trajectory; ``agent`` is the id of one inside it.
 
@@ -118,16 +102,16 @@ def overview(place: Place, name: str, *, agent: str = "") -> Overview:
     """
     document = _document(place, name, agent)
     show = place.redactor.text
-    who, total = _mapping(document.fields.get("agent")), _mapping(document.fields.get("final_metrics"))
+    who, total = mapping(document.fields.get("agent")), mapping(document.fields.get("final_metrics"))
     counts = Counter(tool for used in document.tools for tool in used)
     return Overview(
-        agent=show(_word(who.get("name"))),
-        version=show(_word(who.get("version"))),
-        model=show(_word(who.get("model_name"))),
+        agent=show(word(who.get("name"))),
+        version=show(word(who.get("version"))),
+        model=show(word(who.get("model_name"))),
         steps=len(document.steps),
         complete=document.complete,
         tools={show(tool): count for tool, count in counts.most_common()},
-        notes=show(_word(document.fields.get("notes"), TEXT)),
+        notes=show(word(document.fields.get("notes"), TEXT)),
         input_tokens=_count(total.get("total_prompt_tokens")),
         cache_tokens=_count(total.get("total_cached_tokens")),
         output_tokens=_count(total.get("total_completion_tokens")),
@@ -155,12 +139,12 @@ def steps(
     return [step for step in made if step is not None], len(wanted)
 
 
-_cache: OrderedDict[str, _Document] = OrderedDict()
+_cache: OrderedDict[str, Document] = OrderedDict()
 #: One at a time: a large file takes memory.
 _looking = threading.Lock()
 
 
-def _document(place: Place, name: str, agent: str) -> _Document:
+def _document(place: Place, name: str, agent: str) -> Document:
     key = f"{place.identity(name)} {name}"
     with _looking:
         found = _cache.pop(key, None) or _look_through(place, name)
@@ -174,127 +158,22 @@ def _document(place: Place, name: str, agent: str) -> _Document:
     return found
 
 
-def _look_through(place: Place, name: str) -> _Document:
+def _look_through(place: Place, name: str) -> Document:
     first, size = place.extent(name)
     if first > 0 or size > LARGEST:
         raise InputError(f"is larger than {LARGEST >> 20} MiB.", field=name, fix="Download it.")
     # A byte is a character here, so that places in the text are places in the file.
-    scan = _Scan(place.read(name, 0, size).decode("latin-1"))
-    document = scan.document(_DEPTH)
+    document = look_through(place.read(name, 0, size).decode("latin-1"))
     if not document.fields and not document.steps:
         raise InputError("is no trajectory.", field=name)
     return document
-
-
-class _Scan:
-    """Goes through a JSON text, keeping places instead of values."""
-
-    def __init__(self, text: str):
-        self._text, self._at = text, 0
-        self._value = json.JSONDecoder().raw_decode
-
-    def document(self, depth: int) -> _Document:
-        """Read a trajectory, as far as it goes."""
-        document = _Document()
-        try:
-            for key in self._members():
-                if key == "steps":
-                    self._each(lambda: self._add_step(document))
-                elif key == "subagent_trajectories" and depth > 0:
-                    self._each(lambda: self._add_agent(document, depth))
-                else:
-                    value = self._take()
-                    if key in _KEPT:
-                        document.fields[key] = _utf8(value)
-            document.complete = True
-        except (ValueError, RecursionError, IndexError):
-            pass
-        return document
-
-    def _add_step(self, document: _Document) -> None:
-        begin = self._at
-        step = self._take()
-        document.steps.append((begin, self._at))
-        calls = _mapping(step).get("tool_calls")
-        names = (_mapping(call).get("function_name") for call in (calls if isinstance(calls, list) else ()))
-        document.tools.append(tuple(_word(_utf8(name)) for name in names if isinstance(name, str) and name))
-
-    def _add_agent(self, document: _Document, depth: int) -> None:
-        if self._text[self._at] != "{":
-            # The specification allows nothing else, but it may be null.
-            self._take()
-            return
-        called = self.document(depth - 1)
-        if not called.complete:
-            raise ValueError
-        document.agents[_word(called.fields.get("trajectory_id")) or f"agent-{len(document.agents) + 1}"] = called
-
-    def _take(self) -> Any:
-        value, self._at = self._value(self._text, self._at)
-        return value
-
-    def _members(self) -> Iterator[str]:
-        """The keys of an object; whoever takes one takes its value before the next."""
-        self._expect("{")
-        if self._next_is("}"):
-            return
-        while True:
-            self._space()
-            key = self._take()
-            self._expect(":")
-            self._space()
-            yield key if isinstance(key, str) else ""
-            if not self._next_is(","):
-                break
-        self._expect("}")
-
-    def _each(self, take: Callable[[], None]) -> None:
-        if self._text[self._at] != "[":
-            self._take()
-            return
-        self._expect("[")
-        if self._next_is("]"):
-            return
-        while True:
-            self._space()
-            take()
-            if not self._next_is(","):
-                break
-        self._expect("]")
-
-    def _space(self) -> None:
-        found = _SPACE.match(self._text, self._at)
-        self._at = found.end() if found else self._at
-
-    def _next_is(self, sign: str) -> bool:
-        self._space()
-        if self._text[self._at : self._at + 1] == sign:
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, sign: str) -> None:
-        if not self._next_is(sign):
-            raise ValueError
-
-
-def _utf8(value: Any) -> Any:
-    """What was read with a byte for a character, as it is meant."""
-    if isinstance(value, str):
-        # Fails where a \u escape is in it, which is a character already.
-        with suppress(UnicodeError):
-            return value.encode("latin-1").decode()
-        return value
-    if isinstance(value, dict):
-        return {_utf8(key): _utf8(item) for key, item in value.items()}
-    return [_utf8(item) for item in value] if isinstance(value, list) else value
 
 
 def _read(place: Place, name: str, where: tuple[int, int]) -> Mapping[str, Any]:
     begin, end = where
     content = place.redactor.content(place.read(name, begin, end - begin))
     try:
-        return _mapping(json.loads(content.decode("utf-8", "replace")))
+        return mapping(json.loads(content.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
         return {}
 
@@ -303,31 +182,31 @@ def _step(raw: Mapping[str, Any], number: int, folder: str, whole: bool) -> Step
     if not raw:
         return None
     limit = 1 << 40 if whole else TEXT
-    metrics = _mapping(raw.get("metrics"))
-    back = list(_mappings(_mapping(raw.get("observation")).get("results")))
+    metrics = mapping(raw.get("metrics"))
+    back = list(_mappings(mapping(raw.get("observation")).get("results")))
     calls = list(_mappings(raw.get("tool_calls")))
-    ids = {_word(call.get("tool_call_id")) for call in calls} - {""}
+    ids = {word(call.get("tool_call_id")) for call in calls} - {""}
     made = tuple(_call(call, back, folder, limit) for call in calls)
     reasoning = raw.get("reasoning_content")
     return Step(
         number=number,
-        source=_word(raw.get("source")) or "?",
+        source=word(raw.get("source")) or "?",
         at=_moment(raw.get("timestamp")),
-        model=_word(raw.get("model_name")),
+        model=word(raw.get("model_name")),
         message=_contents(raw.get("message"), folder, limit),
         reasoning=_text(reasoning, limit) if isinstance(reasoning, str) and reasoning.strip() else None,
         calls=made,
         results=tuple(
             content
             for result in back
-            if _word(result.get("source_call_id")) not in ids
+            if word(result.get("source_call_id")) not in ids
             for content in _contents(result.get("content"), folder, limit)
         ),
         agents=tuple(
             id
             for result in back
             for one in _mappings(result.get("subagent_trajectory_ref"))
-            if (id := _word(one.get("trajectory_id")))
+            if (id := word(one.get("trajectory_id")))
         ),
         input_tokens=_count(metrics.get("prompt_tokens")),
         cache_tokens=_count(metrics.get("cached_tokens")),
@@ -337,16 +216,16 @@ def _step(raw: Mapping[str, Any], number: int, folder: str, whole: bool) -> Step
 
 
 def _call(call: Mapping[str, Any], back: Iterable[Mapping[str, Any]], folder: str, limit: int) -> Call:
-    id, arguments = _word(call.get("tool_call_id")), call.get("arguments")
+    id, arguments = word(call.get("tool_call_id")), call.get("arguments")
     if isinstance(arguments, dict) and len(arguments) == 1 and isinstance(next(iter(arguments.values())), str):
         shown = next(iter(arguments.values()))
     elif isinstance(arguments, str):
         shown = arguments
     else:
         shown = json.dumps(arguments, indent=2, ensure_ascii=False) if arguments else ""
-    results = (result for result in back if id and _word(result.get("source_call_id")) == id)
+    results = (result for result in back if id and word(result.get("source_call_id")) == id)
     return Call(
-        tool=_word(call.get("function_name")) or "?",
+        tool=word(call.get("function_name")) or "?",
         arguments=_text(shown, limit),
         results=tuple(item for result in results for item in _contents(result.get("content"), folder, limit)),
     )
@@ -363,8 +242,8 @@ def _contents(value: Any, folder: str, limit: int) -> tuple[Content, ...]:
 def _content(part: Any, folder: str, limit: int) -> Content | None:
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return _text(part["text"], limit)
-    path = _mapping(_mapping(part).get("source")).get("path")
-    if isinstance(path, str) and _mapping(part).get("type") == "image":
+    path = mapping(mapping(part).get("source")).get("path")
+    if isinstance(path, str) and mapping(part).get("type") == "image":
         place = posixpath.normpath(posixpath.join(folder, path))
         if "://" not in path and not place.startswith(("/", "..")) and "\0" not in place:
             return Content(picture=place)
@@ -377,16 +256,8 @@ def _text(text: str, limit: int) -> Content:
     return Content(text=text[:limit], left_out=max(0, len(text) - limit))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
-
-
-def _word(value: Any, limit: int = 200) -> str:
-    return value[:limit].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _count(value: Any) -> int | None:
