@@ -68,6 +68,10 @@ class Config:
     stop_seconds: float = 10.0
     #: MiB. Larger files of a result stay on the worker and are listed in its notes.
     max_file_mb: float = 512.0
+    #: Share of its disk in use above which a worker removes what it no longer needs; 1 is never.
+    clean_above: float = 0.85
+    #: Days for which it keeps what may be of use again.
+    clean_days: float = 7.0
     #: An evaluation is paused when more than the share of its last so many runs failed by infrastructure; 0 is never.
     breaker_runs: int = 20
     #: The same for a worker.
@@ -138,6 +142,7 @@ def _check(config: Config) -> Config:
         "refresh_seconds",
         "stop_seconds",
         "max_file_mb",
+        "clean_days",
         "max_body",
     ):
         value = getattr(config, name)
@@ -147,6 +152,8 @@ def _check(config: Config) -> Config:
         raise InputError("must be 0 or more.", field="--max-starting")
     if not 0 < config.breaker_share <= 1:
         raise InputError("must be above 0 and at most 1.", field="--breaker-share")
+    if not 0 < config.clean_above <= 1:
+        raise InputError("must be above 0 and at most 1.", field="--clean-above")
     for name, url in (("viewer", config.viewer_url), ("flower", config.flower_url)):
         if url and not url.startswith(("http://", "https://")):
             raise InputError("must begin with http:// or https://.", field=f"--{name}-url")

@@ -53,16 +53,16 @@ def transfer(config: Config, told: threading.Event) -> Remote:
             break
         except TransferFailed as error:
             if error.permanent:
-                raise InputError(_sentence(str(error)), field=remote.FLAG, fix=_fix(place, str(error))) from None
+                raise InputError(_sentence(str(error)), field=remote.FLAG, fix=advice(place, str(error))) from None
             if str(error) != said:
-                log.warning("%s; trying again. %s", str(error).rstrip("."), _fix(place, str(error)))
+                log.warning("%s; trying again. %s", str(error).rstrip("."), advice(place, str(error)))
                 said = str(error)
             if told.wait(pause):
                 raise
             pause = min(pause * 2, LONGEST_PAUSE)
     if place.kind == "local" and not Shared(Path(place.path), Path(place.path)).inbox.is_dir():
         message = f"{place} on this machine is no controller's folder."
-        raise InputError(message, field=remote.FLAG, fix=_fix(place, message))
+        raise InputError(message, field=remote.FLAG, fix=advice(place, message))
     return place
 
 
@@ -70,8 +70,8 @@ def _sentence(text: str) -> str:
     return text.rstrip(".") + "."
 
 
-def _fix(place: Remote, text: str) -> str:
-    """What a person can do about it."""
+def advice(place: Remote, text: str) -> str:
+    """What a person can do about an address that cannot be used; "" where the text says it."""
     if "Install the package" in text:
         return ""
     if place.kind == "local":

@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "resume": ("aeo.cli.follow:resume", "Let a paused evaluation go on."),
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
     "alerts": ("aeo.cli.alerts:alerts", "Show what somebody should look at now."),
-    "doctor": ("aeo.cli.doctor:doctor", "Check that nothing is lost and nothing counted twice."),
+    "doctor": ("aeo.cli.doctor:doctor", "Check this machine, or that nothing is lost and nothing counted twice."),
     "recover": ("aeo.cli.recover:recover", "Rebuild the store from disk."),
     "user": ("aeo.cli.users:user", "Add, list, remove named users."),
     "datasets": ("aeo.cli.datasets:datasets", "List datasets; show, add, remove, download them."),

@@ -65,6 +65,8 @@ _HELP: Mapping[str, str] = {
     "poll_interval": "Time between heartbeats.",
     "stop_seconds": "What a running trial gets to stop before it is killed.",
     "max_file_mb": "Largest file of a result that is sent home, MiB; larger ones stay here and are listed.",
+    "clean_above": "Share of the disk in use above which old task copies, kept files and images are removed; 1: never.",
+    "clean_days": "Days for which they are kept all the same.",
 }
 #: Units, where a flag's value has one.
 _UNITS: Mapping[str, str] = {"poll_interval": "SECONDS", "max_body": "BYTES", "controller_url": "URL"}
@@ -85,6 +87,7 @@ _WORKER = (
     *("controller_url", "worker_id", "display_name", "host", "shared_root", "local_root", "slots", "poll_interval"),
     *("overcommit", "max_starting"),
     *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds", "max_file_mb"),
+    *("clean_above", "clean_days"),
     *("secret_names", "log_format"),
 )
 _UP = ("host", "port", "shared_root", "jobs_dir", "auth_token", "slots", "poll_interval")

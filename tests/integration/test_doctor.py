@@ -176,7 +176,7 @@ def test_an_evaluation_without_its_folder_is_a_fault(here: Site) -> None:
 
 
 def test_wrong_input(here: Site, tmp_path: Path) -> None:
-    assert "--store" in aeo("doctor", code=2).stderr
+    assert "--store" in aeo("doctor", "mine", code=2).stderr
     assert "nobody" in aeo("doctor", "--store", "nobody", code=2).stderr
     for command in (("doctor", "--store"), ("recover",)):
         result = aeo(*command, "--shared-root", str(tmp_path / "elsewhere"), code=2)

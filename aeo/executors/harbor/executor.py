@@ -10,6 +10,7 @@ from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
 from aeo.executors import JobProgress, SubmittedFile, TrialContext
 from aeo.executors.harbor import failure, form, job, leftovers, planning, summary
 from aeo.executors.harbor import views as trial_views
+from aeo.executors.harbor.care import HarborCare
 from aeo.executors.harbor.carrying import HarborCarrier
 from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.executors.harbor.python import harbor_python
@@ -24,6 +25,7 @@ class HarborExecutor:
     form = form.form
     datasets = HarborDatasets()
     carrier = HarborCarrier()
+    care = HarborCare()
 
     def version(self) -> str:
         """Harbor's version here; gets Harbor if it is missing."""
@@ -39,8 +41,10 @@ class HarborExecutor:
         return planning.plan(spec, file)
 
     def open(self, evaluation: Evaluation, workdir: Path) -> HarborSession:
-        """Open a session; its driver starts with the first trial."""
-        return HarborSession(evaluation, workdir)
+        """Open a session; its driver is being started while the first trial is claimed and its task is fetched."""
+        session = HarborSession(evaluation, workdir)
+        session.warm()
+        return session
 
     def max_starting(self, evaluation: Evaluation) -> int:
         """As many as Harbor itself runs at once by default, where each has a Docker build: more only fight over it."""

@@ -85,6 +85,12 @@ def clean(scratch: Path) -> None:
         remove(scratch / name)
 
 
+def live_trials(batches: Path) -> frozenset[str]:
+    """The trials that sessions which live have noted, in the folder of a worker's batches."""
+    scratches = (scratch for scratch in batches.glob(f"*/{_SCRATCH}") if _owner_lives(scratch))
+    return frozenset(path.name for scratch in scratches for path in _entries(scratch / "trials"))
+
+
 def _owner_lives(scratch: Path) -> bool:
     try:
         pid, started = (scratch / "owner").read_text().split()
@@ -128,7 +134,7 @@ def _kill_processes(processes: Path) -> None:
 def _remove_containers(trials: Mapping[str, str]) -> None:
     """Remove what compose made for these trials (name to content folder), if this worker started it."""
     others = set()
-    for container, project, started_from in _labelled("ps", "ID", "--all"):
+    for container, project, started_from in labelled("ps", "ID", "--all"):
         for trial in trials:
             if is_project_of(project, trial):
                 # Another worker of this machine may run the same trial by now: it does so from its own folder.
@@ -138,7 +144,7 @@ def _remove_containers(trials: Mapping[str, str]) -> None:
                     others.add(trial)
     ours = trials.keys() - others
     for kind, shown in (("network", "ID"), ("volume", "Name")):
-        for name, project, _ in _labelled(kind, shown, "ls"):
+        for name, project, _ in labelled(kind, shown, "ls"):
             if any(is_project_of(project, trial) for trial in ours):
                 _docker(kind, "rm", name)
     for image in _docker("image", "ls", "--format", "{{.Repository}}").split():
@@ -146,7 +152,7 @@ def _remove_containers(trials: Mapping[str, str]) -> None:
             _docker("image", "rm", image)
 
 
-def _labelled(kind: str, shown: str, *more: str) -> Iterator[tuple[str, str, str]]:
+def labelled(kind: str, shown: str, *more: str) -> Iterator[tuple[str, str, str]]:
     """Name, compose project and folder it was started from, of everything that compose made."""
     prefix = "com.docker.compose.project"
     shape = f'{{{{.{shown}}}}}\t{{{{.Label "{prefix}"}}}}\t{{{{.Label "{prefix}.working_dir"}}}}'
