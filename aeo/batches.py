@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from aeo import contents, executors, live, outbox, records, turns
+from aeo import contents, executors, live, logs, outbox, records, turns
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, ExecutorFailed, InputError, NotFound, TransferFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
@@ -71,7 +71,8 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
     try:
         work = _open(site, batch)
         for claim in work.turn.claims():
-            _run_trial(work, claim)
+            with logs.of_run(claim):
+                _run_trial(work, claim)
             ran += 1
             work.handed.check()
         work.handed.wait()

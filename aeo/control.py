@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from aeo import event_log, jobs, reconciliation, recovery, results
+from aeo import event_log, jobs, logs, reconciliation, recovery, results
 from aeo.core.errors import AeoError, NotFound, Unavailable
 from aeo.core.model import TrialRow
 from aeo.leases import clock
@@ -127,7 +127,8 @@ class Refresher:
             status = evaluations.get(self._site.db, id)
             now = (status.done, status.running)
             if self._seen.get(id) != now:
-                self._rows[id] = self._refresh(id, self._rows.get(id, ()))
+                with logs.about(evaluation=id):
+                    self._rows[id] = self._refresh(id, self._rows.get(id, ()))
                 self._seen[id] = now
         self._stop.wait(self._site.config.refresh_seconds)
 

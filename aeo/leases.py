@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 
+from aeo import logs
 from aeo.core.errors import Unavailable
 from aeo.core.model import Batch, Claim
 from aeo.store import evaluations, trials
@@ -227,7 +228,8 @@ class Hold:
         if self._batch_left or self._left.is_set() or not self._is_deaf():
             return
         claim = self._claim
-        log.error("%s does not stop; its lease is given up", claim.trial)
+        with logs.of_run(claim):
+            log.error("%s does not stop; its lease is given up", claim.trial)
         evaluations.end_batch(self.db, Batch(id=claim.batch, evaluation=claim.evaluation, worker=claim.worker))
         self._batch_left = True
 
@@ -242,7 +244,8 @@ class Hold:
             if self._trial_over:
                 return
             self.stopped, self._stopped_at = reason, clock()
-        threading.Thread(target=self._tell, name=f"stop {self._claim.trial}", daemon=True).start()
+        tell = logs.of_run(self._claim)(self._tell)
+        threading.Thread(target=tell, name=f"stop {self._claim.trial}", daemon=True).start()
 
     def _tell(self) -> None:
         while not self._left.is_set():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from aeo import codec, redaction, segments
+from aeo import codec, logs, redaction, segments
 from aeo.core.errors import AeoError
 from aeo.core.model import Claim
 from aeo.executors.secrets import names_secret
@@ -55,7 +55,7 @@ def shown(site: WorkerSite, claim: Claim, folder: Callable[[], Path]) -> Iterato
     stop = threading.Event()
     mirror = _Mirror(site, claim, folder, stop)
     try:
-        _late.start(mirror.run, stop)
+        _late.start(logs.of_run(claim)(mirror.run), stop)
     except RuntimeError as error:
         log.warning("%s cannot be watched: %s", claim.trial, error)
     try:

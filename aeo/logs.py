@@ -1,4 +1,8 @@
-"""What the long-running processes log: one format, and an outage of the store in two lines rather than hundreds."""
+"""What the long-running processes log: text for people or JSON for programs; secrets never; outages in two lines.
+
+A line of JSON also says what it is about: whoever works at an evaluation, a batch or a trial says so with `about` or
+`of_run`, and all that is logged inside, by whichever module or plug-in, has it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,19 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import structlog
+from structlog.contextvars import bound_contextvars, merge_contextvars
+
+from aeo import redaction
+from aeo.config import Config
+from aeo.core.model import Claim
+from aeo.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +35,86 @@ LOOK_SECONDS, SETTLE_SECONDS = 1.0, 2.0
 _DECIDED = "aeo_outage"
 _OURS = "The store at "
 _LIBRARIES = ("celery", "kombu")
+_NOTHING = (None, None, None)
 _CUT_OFF = re.compile(r"connect|timed? ?out|reset by|closed|loading", re.IGNORECASE)
 
 
-def to_stderr() -> None:
-    """Set up logging for a long-running process."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def to_stderr(config: Config | None = None, **always: str) -> None:
+    """Set up logging for a long-running process, as ``config`` says; ``always`` is in each line of JSON."""
+    config = config or Config()
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(config, **always))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for chatty in ("httpx", *_LIBRARIES):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def formatter(config: Config, **always: str) -> logging.Formatter:
+    """What makes a line of a record."""
+    hide = Redactor(_secrets(config))
+    return _Json(hide, always) if config.log_format == "json" else _Text(hide)
+
+
+@contextmanager
+def about(**what: str) -> Iterator[None]:
+    """Say what is worked at, as ``evaluation``, ``batch``, ``trial`` and ``worker``; what is empty does not count.
+
+    It holds for this thread.
+    """
+    with bound_contextvars(**{name: value for name, value in what.items() if value}):
+        yield
+
+
+@contextmanager
+def of_run(claim: Claim) -> Iterator[None]:
+    """The same for one run of a trial; ``of_run(claim)(work)`` is ``work`` for another thread."""
+    with about(evaluation=claim.evaluation, batch=claim.batch, trial=claim.trial, worker=claim.worker):
+        yield
+
+
+def _secrets(config: Config) -> Mapping[str, str]:
+    """What this process knows of secrets, each by a name of its own."""
+    known = {name: getattr(config, name) for name in ("auth_token", "transfer_password", "notify_url")}
+    for name in ("broker_url", "worker_broker_url", "smtp_url"):
+        known[name] = urlsplit(getattr(config, name)).password or ""
+        known[f"{name}_unquoted"] = unquote(known[name])
+    return {**redaction.secrets(config.secret_names), **{name: value for name, value in known.items() if value}}
+
+
+class _Text(logging.Formatter):
+    def __init__(self, hide: Redactor) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._hide = hide
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._hide.text(super().format(record))
+
+
+class _Json(structlog.stdlib.ProcessorFormatter):
+    def __init__(self, hide: Redactor, always: Mapping[str, str]) -> None:
+        super().__init__(
+            foreign_pre_chain=[_fields, merge_contextvars],
+            processors=[self.remove_processors_meta, structlog.processors.JSONRenderer()],
+        )
+        self._hide, self._always = hide, always
+
+    def format(self, record: logging.LogRecord) -> str:
+        with bound_contextvars(**{**self._always, **structlog.contextvars.get_contextvars()}):
+            return self._hide.text(super().format(record))
+
+
+def _fields(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """What each line begins with, and the traceback, as filters have left it."""
+    record: logging.LogRecord = event["_record"]
+    made = {
+        "at": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "event": event["event"],
+        "logger": record.name,
+    }
+    if record.exc_text or record.exc_info:
+        made["exception"] = record.exc_text or logging.Formatter().formatException(record.exc_info or _NOTHING)
+    return {**made, "_record": record, "_from_structlog": event["_from_structlog"]}
 
 
 @contextmanager

@@ -347,10 +347,11 @@ def _watch_parent() -> None:
 
 def main(role: str) -> int:
     """Run one role as a child process; errors of ours become exit codes as those of `aeo`."""
-    logs.to_stderr()
     _watch_parent()
     try:
-        return ROLES[role](from_environment())
+        config = from_environment()
+        logs.to_stderr(config, process=role, **({"worker": config.worker_id} if role == "worker" else {}))
+        return ROLES[role](config)
     except AeoError as error:
         for line in str(error).splitlines():
             print(f"Error: {line}", file=sys.stderr)  # noqa: T201

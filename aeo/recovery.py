@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aeo import event_log, jobs, records, results
+from aeo import event_log, jobs, logs, records, results
 from aeo.core.errors import ExecutorFailed, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState
 from aeo.records import Record
@@ -121,14 +121,15 @@ def _recover_inbox(site: Site) -> None:
 @contextmanager
 def no_harm_to_others(id: str, what: str) -> Iterator[None]:
     """One evaluation that cannot be seen to must not keep the others from it."""
-    try:
-        yield
-    except Unavailable as error:
-        if isinstance(error, ExecutorFailed):
-            log.error("evaluation %s cannot be %s now: %s", id, what, error)
-        else:
-            raise
-    except InputError as error:
-        log.error("evaluation %s cannot be %s: %s", id, what, error)
-    except Exception:
-        log.exception("evaluation %s cannot be %s", id, what)
+    with logs.about(evaluation=id):
+        try:
+            yield
+        except Unavailable as error:
+            if isinstance(error, ExecutorFailed):
+                log.error("evaluation %s cannot be %s now: %s", id, what, error)
+            else:
+                raise
+        except InputError as error:
+            log.error("evaluation %s cannot be %s: %s", id, what, error)
+        except Exception:
+            log.exception("evaluation %s cannot be %s", id, what)

@@ -120,8 +120,13 @@ class Stream:
 
 def known(names: Iterable[str], environment: Mapping[str, str] | None = None) -> Redactor:
     """The redactor for these variables of an environment, by default this process's; those not set do not count."""
+    return Redactor(secrets(names, environment))
+
+
+def secrets(names: Iterable[str], environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """The values of these variables by name, those that are set."""
     environment = os.environ if environment is None else environment
-    return Redactor({name: environment[name] for name in names if environment.get(name)})
+    return {name: environment[name] for name in names if environment.get(name)}
 
 
 def holding(redactor: Redactor, folder: Path, names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
-from aeo import dispatch, evaluations
+from aeo import dispatch, evaluations, logs
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
@@ -102,7 +102,8 @@ def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStat
         return not dead
     if status.state is BatchState.STARTED:
         if _is_forgotten(status, worker):
-            log.warning("batch %s is not worked on any more", status.batch.id)
+            with logs.about(batch=status.batch.id, worker=status.batch.worker):
+                log.warning("batch %s is not worked on any more", status.batch.id)
             store.end_batch(site.db, status.batch)
             return False
         return True
@@ -115,7 +116,8 @@ def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStat
     if not evaluations.takes_work(worker):
         return False
     if _message_is_lost(site, status, worker):
-        log.warning("the message of batch %s is gone; sent again", status.batch.id)
+        with logs.about(batch=status.batch.id, worker=status.batch.worker):
+            log.warning("the message of batch %s is gone; sent again", status.batch.id)
         dispatch.resend(site, status.batch)
         store.note_resent(site.db, status.batch)
     return True

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import executors, records, redaction, summaries
+from aeo import executors, logs, records, redaction, summaries
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary, WorkerState
@@ -86,7 +86,8 @@ def _commit_group(site: Site, arrivals: Sequence[Arrival], answers: dict[Arrival
     looked: list[_Arrived] = []
     for arrival in arrivals:
         try:
-            found = _look(site, arrival)
+            with logs.about(evaluation=arrival.evaluation, trial=arrival.trial):
+                found = _look(site, arrival)
         except Exception as error:
             answers[arrival] = error
             continue
@@ -102,7 +103,8 @@ def _commit_group(site: Site, arrivals: Sequence[Arrival], answers: dict[Arrival
     placed: list[_Arrived] = []
     for one in looked:
         try:
-            early = _place(site, one, done)
+            with logs.about(evaluation=one.arrival.evaluation, trial=one.trial.name, worker=one.row.worker):
+                early = _place(site, one, done)
         except Exception as error:
             answers[one.arrival] = error
             continue

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aeo import outbox
+from aeo import logs, outbox
 from aeo.core.model import Claim
 from aeo.leases import Hold
 
@@ -192,7 +192,8 @@ class Sender:
             if problem is None:
                 self._end(site, parcel)
                 continue
-            log.warning("push of %s failed, next try in %.1f s: %s", folder.name, parcel.wait, problem)
+            with logs.of_run(parcel.claim):
+                log.warning("push of %s failed, next try in %.1f s: %s", folder.name, parcel.wait, problem)
             if parcel.gives_up(str(problem)) or site.stopping.is_set():
                 self._end(site, parcel)
             else:
@@ -209,11 +210,12 @@ class Sender:
         return folder
 
     def _break(self, site: WorkerSite, parcel: Parcel, error: BaseException) -> None:
-        log.warning("the result of %s could not be kept: %s", parcel.claim.trial, error)
-        try:
-            parcel.give_back(error)
-        except Exception:
-            log.exception("%s could not be given back", parcel.claim.trial)
+        with logs.of_run(parcel.claim):
+            log.warning("the result of %s could not be kept: %s", parcel.claim.trial, error)
+            try:
+                parcel.give_back(error)
+            except Exception:
+                log.exception("%s could not be given back", parcel.claim.trial)
         parcel.error = error
         self._end(site, parcel)
 

@@ -8,7 +8,7 @@ from typing import Any
 from celery import shared_task
 from celery.exceptions import Ignore
 
-from aeo import batches, jobs
+from aeo import batches, jobs, logs
 from aeo.celery import MERGE, RUN_BATCH
 from aeo.core.model import Batch
 from aeo.site import Site, WorkerSite
@@ -27,13 +27,13 @@ def bind(site: Site | WorkerSite) -> None:
 def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
     """Run one batch. Never fails: a member that does would keep the chord's callback from ever being sent."""
     site: WorkerSite = _bound["site"]
-    try:
-        done = batches.run(
-            site, Batch(id=batch, evaluation=evaluation, worker=site.config.worker_id, message=self.request.id)
-        )
-    except Exception as error:
-        log.exception("batch %s ended early", batch)
-        return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
+    worker = site.config.worker_id
+    with logs.about(evaluation=evaluation, batch=batch, worker=worker):
+        try:
+            done = batches.run(site, Batch(id=batch, evaluation=evaluation, worker=worker, message=self.request.id))
+        except Exception as error:
+            log.exception("batch %s ended early", batch)
+            return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
     if done.get("again"):
         # Its message was sent again: this one must not count in the chord.
         raise Ignore
@@ -43,4 +43,5 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
 @shared_task(name=MERGE, ignore_result=True)
 def merge(evaluation: str) -> None:
     """Close the evaluation's job, or see what is still open."""
-    jobs.merge(_bound["site"], evaluation)
+    with logs.about(evaluation=evaluation):
+        jobs.merge(_bound["site"], evaluation)

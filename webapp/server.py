@@ -8,6 +8,7 @@ import logging
 import socket
 from typing import Any
 
+from aeo import logs
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
 from aeo.site import Site
@@ -30,7 +31,7 @@ def serve(site: Site) -> None:
     app = create_app(site)
     listener = listen(site.config)
     # gunicorn closes the descriptor it is given.
-    _run(app, listener.detach(), HideTokens(site.config.auth_token))
+    _run(app, listener.detach(), HideTokens(site.config.auth_token), logs.formatter(site.config, process="web"))
 
 
 def listen(config: Config) -> socket.socket:
@@ -67,7 +68,7 @@ def _bind_error(config: Config, error: OSError) -> InputError:
     return InputError(f"{config.host} is no address of this machine: {error.strerror}.", field="--host")
 
 
-def _run(app: Any, descriptor: int, hide: HideTokens) -> None:
+def _run(app: Any, descriptor: int, hide: HideTokens, form: logging.Formatter) -> None:
     # Here, so that nothing but the web process loads the server.
     from gunicorn.app.base import BaseApplication
     from gunicorn.glogging import Logger
@@ -78,6 +79,8 @@ def _run(app: Any, descriptor: int, hide: HideTokens) -> None:
     class Log(Logger):  # type: ignore[misc]
         def setup(self, cfg: Any) -> None:
             super().setup(cfg)
+            for handler in self.error_log.handlers:
+                handler.setFormatter(form)
             for handler in (*self.error_log.handlers, *logging.getLogger().handlers):
                 handler.addFilter(hide)
 

@@ -172,7 +172,7 @@ def controller(**flags: str | None) -> None:
     """Run the controller: web pages, API and the control process, until Ctrl-C or SIGTERM."""
     config = read(flags)
     hide_secrets()
-    logs.to_stderr()
+    logs.to_stderr(config, process="controller")
     run(config)
 
 
@@ -192,7 +192,7 @@ def worker(ctx: click.Context, /, **flags: str | None) -> None:
     config = read({**flags, "host": named or platform.node()})
     mounted = flags["shared_root"] or os.environ.get(f"{PREFIX}SHARED_ROOT")
     hide_secrets()
-    logs.to_stderr()
+    logs.to_stderr(config, process="worker", worker=config.worker_id)
     ctx.exit(processes.worker(config, mounted=Path(mounted).expanduser() if mounted else None))
 
 
@@ -213,7 +213,7 @@ def up(count: int | None, named: tuple[str, ...], **flags: str | None) -> None:
     more = count if count is not None else int(not workers)
     workers += [(f"worker-{place}", config.slots) for place in range(1, more + 1)]
     hide_secrets()
-    logs.to_stderr()
+    logs.to_stderr(config, process="up")
     run(config, workers)
 
 

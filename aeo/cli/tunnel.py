@@ -49,7 +49,7 @@ def tunnel_command(
     """Keep a worker's machine connected: the controller, its broker and rsync appear on that machine's loopback."""
     config = read(flags)
     hide_secrets()
-    logs.to_stderr()
+    logs.to_stderr(config, process="tunnel")
     made = tunnel.plan(
         target,
         broker_url=_broker(config),
