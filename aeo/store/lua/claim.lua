@@ -14,10 +14,17 @@ if not own or own == 'ended' then
   return false
 end
 
-local view = look(evaluation, batch, worker, tonumber(ARGV[6]))
-local status = view.status(evaluation)
-if not status.runs or not takes(worker) or barred(worker) or status.pending == 0 then
+local status = redis.call('HMGET', key('evaluation', evaluation), 'state', 'pending', 'kinds')
+local kinds = tonumber(status[3] or 0)
+if status[1] ~= 'running' or status[2] == '0' or not takes(worker) or barred(worker) then
   return false
+end
+
+-- Made when it is needed only: most claims are of trials that declare nothing, and nobody waits.
+local seen
+local function view()
+  seen = seen or look(evaluation, batch, worker, tonumber(ARGV[6]))
+  return seen
 end
 
 local function turn()
@@ -32,7 +39,7 @@ end
 if own == 'started' then
   if redis.call('EXISTS', key('waiting', worker)) == 1 then
     local since = tonumber(redis.call('HGET', key('batch_since', evaluation), batch) or 0)
-    if view.gives_way(NOW - since) then
+    if view().gives_way(NOW - since) then
       return turn()
     end
   end
@@ -94,15 +101,20 @@ end
 
 -- What is said of each kind that waits; only those that may run here at all.
 local verdicts, some_run, some_wait, some_fit = {}, false, false, false
-view.each_kind(evaluation, function(kind)
-  local verdict = kind and view.verdict(evaluation, kind_parts(evaluation, kind)) or 'yes'
+local function note(kind)
+  local verdict = kind and view().verdict(evaluation, kind_parts(evaluation, kind)) or 'yes'
   if verdict ~= 'never' then
     verdicts[#verdicts + 1] = { kind, verdict }
     some_run = some_run or verdict ~= 'later'
     some_wait = some_wait or verdict ~= 'yes'
     some_fit = some_fit or verdict == 'yes'
   end
-end)
+end
+if kinds == 0 then
+  note(nil)
+else
+  view().each_kind(evaluation, note)
+end
 
 local blocked, passed = some_wait, nil
 
@@ -111,7 +123,7 @@ local function pick(share)
   for _, said in ipairs(verdicts) do
     local kind, verdict = said[1], said[2]
     if verdict ~= 'later' then
-      local queue = status.kinds > 1 and key('queue', evaluation, share, kind) or key('share', evaluation, share)
+      local queue = kinds > 1 and key('queue', evaluation, share, kind) or key('share', evaluation, share)
       local first, at, later = first_fit(queue)
       blocked = blocked or later
       if first and verdict == 'yes' and (not place or at < place) then
@@ -128,9 +140,10 @@ local function pick(share)
 end
 
 local trial
-if status.kinds > 0 then
-  local kept = view.room()
-  if kept and kept.evaluation == evaluation and view.binds(kept, status.priority) and view.fits(kept.parts) then
+if kinds > 0 then
+  local kept = view().room()
+  if kept and kept.evaluation == evaluation and view().binds(kept, view().status(evaluation).priority)
+    and view().fits(kept.parts) then
     trial = kept.trial
   end
 end
@@ -138,7 +151,7 @@ if not trial and some_run then
   trial = pick(batch)
   if not trial and (some_fit or not passed) then
     -- The first is enough where every trial may run here.
-    local all = status.kinds <= 1 and fits_all and not shun
+    local all = kinds <= 1 and fits_all and not shun
     for _, other in ipairs(redis.call('ZREVRANGE', key('left', evaluation), 0, all and 1 or -1)) do
       if other ~= batch then
         trial = pick(other)
@@ -150,9 +163,9 @@ if not trial and some_run then
   end
 end
 
-if status.kinds > 0 then
+if kinds > 0 then
   -- Who makes room for what, from now on.
-  local kept, had = view.room(), view.had_room
+  local kept, had = view().room(), view().had_room
   if had and not kept and redis.call('HGET', key('rooms', had.evaluation), had.trial) == worker then
     redis.call('HDEL', key('rooms', had.evaluation), had.trial)
   end
@@ -189,16 +202,16 @@ if not trial then
   if not blocked then
     return false
   end
-  return own == 'started' and view.has_heir() and turn() or 'wait'
+  return own == 'started' and view().has_heir() and turn() or 'wait'
 end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)
-leave_share(evaluation, trial)
+leave_share(evaluation, trial, kinds)
 if has_avoided then
   redis.call('HDEL', avoid, trial, trial .. ' since')
 end
 shift(evaluation, trial, 'pending', 'running')
-local kind = status.kinds > 0 and kind_of(evaluation, trial)
+local kind = kinds > 0 and kind_of(evaluation, trial)
 if kind then
   enter_load(evaluation, batch, worker, trial, kind)
   local model = kind_parts(evaluation, kind).model

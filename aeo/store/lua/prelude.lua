@@ -150,7 +150,8 @@ local function seat_batch(evaluation, batch, worker, state)
   end
 end
 
-local function leave_share(evaluation, trial)
+-- `kinds`: of the evaluation, if it is known already.
+local function leave_share(evaluation, trial, kinds)
   local batch = redis.call('HGET', key('where', evaluation), trial)
   if not batch then
     return
@@ -158,7 +159,7 @@ local function leave_share(evaluation, trial)
   local share, left = key('share', evaluation, batch), key('left', evaluation)
   redis.call('HDEL', key('where', evaluation), trial)
   redis.call('ZREM', share, trial)
-  local kind = redis.call('HGET', key('kind', evaluation), trial)
+  local kind = (kinds or 2) > 1 and redis.call('HGET', key('kind', evaluation), trial)
   if kind then
     redis.call('ZREM', key('queue', evaluation, batch, kind), trial)
     redis.call('HINCRBY', key('kind_left', evaluation), kind, -1)
