@@ -16,7 +16,9 @@ On the controller::
     │   ├── trials.jsonl               the planned trials, one a line, written once before it
     │   ├── carried.jsonl              the rows it took over from an earlier evaluation, if it did
     │   ├── events.jsonl               what happened, append-only
+    │   ├── keep                       never prune it; only where somebody said so
     │   └── superseded/<trial>.<token>/   late second results, kept
+    ├── pruned/<id>/                   evaluations that are being removed, and tasks.<digest>/
     ├── tasks/<digest>/<name>/         content that travels to workers
     ├── datasets.json                  the configured datasets
     ├── datasets/<name>/<task>/        downloaded ones
@@ -37,7 +39,7 @@ On a worker::
     ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
     ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs
     ├── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
-    └── kept/<id>/<trial>.<token>/     files of results that were too large to travel; nobody deletes them
+    └── kept/<id>/<trial>.<token>/     files of results that were too large to travel
 """
 
 from __future__ import annotations
@@ -147,6 +149,13 @@ class Shared:
                 return
             yield True
 
+    def keep_mark(self, id: str) -> Path:
+        return self.evaluation(id) / "keep"
+
+    @property
+    def pruned(self) -> Path:
+        return self.root / "pruned"
+
     def events(self, id: str) -> Path:
         return self.evaluation(id) / "events.jsonl"
 
@@ -207,6 +216,14 @@ class Local:
 
     def evaluation(self, id: str) -> Path:
         return inside(self.root / "evaluations", id)
+
+    @property
+    def evaluations(self) -> Path:
+        return self.root / "evaluations"
+
+    @property
+    def all_kept(self) -> Path:
+        return self.root / "kept"
 
     @property
     def batches(self) -> Path:

@@ -39,6 +39,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
     "alerts": ("aeo.cli.alerts:alerts", "Show what somebody should look at now."),
     "doctor": ("aeo.cli.doctor:doctor", "Check this machine, or that nothing is lost and nothing counted twice."),
+    "prune": ("aeo.cli.prune:prune", "Remove old evaluations."),
+    "keep": ("aeo.cli.prune:keep", "Keep an evaluation from being pruned."),
     "recover": ("aeo.cli.recover:recover", "Rebuild the store from disk."),
     "user": ("aeo.cli.users:user", "Add, list, remove named users."),
     "datasets": ("aeo.cli.datasets:datasets", "List datasets; show, add, remove, download them."),

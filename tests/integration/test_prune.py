@@ -1,0 +1,247 @@
+"""`aeo prune` and `aeo keep` beside a real store, also killed half-way; the clean-up of a worker's disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from engine import closed, register, running, submit
+
+from aeo import recovery, retention, summaries
+from aeo.cli import main
+from aeo.core.errors import NotFound
+from aeo.site import Site
+from aeo.store import connection, health
+from aeo.store import evaluations as store
+from aeo.summaries import standing
+
+DAY = 86400
+#: More than a prune of one evaluation and one task has.
+MOST_STEPS = 16
+
+
+@pytest.fixture
+def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The site as commands on this machine find it, with a worker."""
+    monkeypatch.setenv("AEO_SHARED_ROOT", str(site.shared.root))
+    monkeypatch.setenv("AEO_BROKER_URL", site.config.broker_url)
+    register(site, "a")
+    health.mark_recovered(site.db)
+    return site
+
+
+def aeo(*args: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def finished(site: Site, tmp_path: Path, *names: str, days: float = 40) -> list[str]:
+    """Evaluations that ended so long ago."""
+    ids = []
+    with running(site, tmp_path, "a"):
+        for name in names:
+            ids.append(submit(site, {"name": name, "trials": 2}).id)
+            closed(site, ids[-1])
+    for id in ids:
+        age(site, id, days)
+    return ids
+
+
+def age(site: Site, id: str, days: float) -> None:
+    moment = connection.now(site.db).timestamp() - days * DAY
+    site.db.client.hset(f"aeo:e:{id}", "finished_at", round(moment * 1000))
+
+
+def task(site: Site, digest: str, days: float) -> Path:
+    folder = site.shared.task(digest, "one")
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+    os.utime(folder.parent, (time.time() - days * DAY,) * 2)
+    return folder.parent
+
+
+def left(site: Site, id: str, name: str) -> set[str]:
+    """What is still there of an evaluation."""
+    places = {
+        "folder": site.shared.evaluation(id),
+        "job": site.shared.job(name),
+        "inbox": site.shared.inbox / id,
+        "trash": site.shared.pruned / f"{id}.job",
+        "hidden job": site.shared.jobs_dir / f".pruned.{id}",
+    }
+    found = {what for what, path in places.items() if path.exists()}
+    if list(site.db.client.scan_iter(match=f"aeo:e:{id}*")) or id in store.ids(site.db):
+        found.add("store")
+    if standing.standing(site.book, id) is not None:
+        found.add("summaries")
+    return found
+
+
+WHOLE = {"folder", "job", "store", "summaries"}
+
+
+def test_old_ones_go_and_new_open_and_kept_ones_stay(here: Site, tmp_path: Path) -> None:
+    old, kept, young = finished(here, tmp_path, "old", "kept", "young")
+    age(here, young, 3)
+    open_ = submit(here, {"name": "open", "trials": 1}).id
+    superseded = here.shared.superseded(old, "trial", "token")
+    superseded.mkdir(parents=True)
+    (here.shared.inbox / old / "late.token").mkdir(parents=True)
+    old_task, young_task = task(here, "a" * 64, 40), task(here, "b" * 64, 1)
+    assert "is kept" in aeo("keep", "kept").stdout
+
+    shown = aeo("prune", "--older-than", "30d", "--dry-run").stdout
+    assert old in shown
+    assert "1 old evaluation kept" in shown
+    assert not any(id in shown for id in (kept, young, open_))
+    assert left(here, old, "old") == WHOLE | {"inbox"}
+    assert "--yes" in aeo("prune", "--older-than", "30d", code=2).stderr
+
+    gone = json.loads(aeo("prune", "--older-than", "30d", "--yes", "--json").stdout)["pruned"]
+    assert [one["id"] for one in gone["evaluations"]] == [old]
+    assert gone["tasks"] == ["a" * 64]
+    assert gone["kept"] == [kept]
+    assert left(here, old, "old") == set()
+    assert not old_task.exists()
+    assert young_task.exists()
+    for id, name in ((kept, "kept"), (young, "young"), (open_, "open")):
+        assert left(here, id, name) >= {"folder", "job", "store"}
+    # Nothing comes back, and the others are as they were.
+    recovery.recover(here)
+    assert left(here, old, "old") == set()
+    assert sum(name in aeo("doctor", "--store").stdout for name in ("kept", "young", "open")) == 3
+
+    assert "kept no longer" in aeo("keep", kept, "--no-keep").stdout
+    aeo("prune", "--older-than", "30d", "--yes")
+    assert left(here, kept, "kept") == set()
+    assert "No evaluation" in aeo("keep", kept, code=2).stderr
+
+
+def test_a_task_that_an_evaluation_needs_stays(here: Site, tmp_path: Path) -> None:
+    (id,) = finished(here, tmp_path, "one")
+    path = here.shared.evaluation(id) / "evaluation.json"
+    record = json.loads(path.read_text())
+    record["plan"]["contents"] = [{"digest": "c" * 64, "name": "one", "source": "/nowhere"}]
+    path.write_text(json.dumps(record))
+    from aeo import records
+
+    records._header.cache_clear()
+    needed = task(here, "c" * 64, 90)
+    aeo("keep", id)
+    aeo("prune", "--older-than", "30d", "--yes")
+    assert needed.exists()
+    # Damaged, nobody knows what it needs.
+    path.write_text("{")
+    records._header.cache_clear()
+    assert "all tasks stay" in aeo("prune", "--older-than", "30d", "--yes").stderr
+    assert needed.exists()
+    path.write_text(json.dumps(record))
+    aeo("keep", id, "--no-keep")
+    aeo("prune", "--older-than", "30d", "--yes")
+    assert not needed.exists()
+
+
+def test_a_job_folder_that_is_anothers_by_now_stays(here: Site, tmp_path: Path) -> None:
+    (first,) = finished(here, tmp_path, "same")
+    shutil.move(here.shared.job("same"), tmp_path / "moved away")
+    (second,) = finished(here, tmp_path, "same", days=1)
+    aeo("prune", "--older-than", "30d", "--yes")
+    assert not here.shared.evaluation(first).exists()
+    assert left(here, second, "same") >= WHOLE
+    assert (tmp_path / "moved away").exists()
+
+
+def test_jobs_are_left_when_asked(here: Site, tmp_path: Path) -> None:
+    (id,) = finished(here, tmp_path, "one")
+    aeo("prune", "--older-than", "30d", "--yes", "--leave-jobs")
+    assert left(here, id, "one") == {"job"}
+
+
+def test_a_wiped_store_prunes_nothing(here: Site, tmp_path: Path) -> None:
+    (id,) = finished(here, tmp_path, "one")
+    here.db.client.flushall()
+    assert "aeo recover" in aeo("prune", "--older-than", "30d", "--yes", code=1).stderr
+    recovery.recover(here)
+    # As far as anybody can tell it ended when its log was written last.
+    aeo("prune", "--older-than", "30d", "--yes")
+    assert here.shared.evaluation(id).exists()
+    os.utime(here.shared.events(id), (time.time() - 40 * DAY,) * 2)
+    aeo("prune", "--older-than", "30d", "--yes")
+    assert left(here, id, "one") == set()
+
+
+#: Dies by SIGKILL at the n-th step that changes something.
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from aeo import retention, summaries
+from aeo.cli import main
+from aeo.store import evaluations
+left = int(sys.argv.pop(1))
+def counted(call):
+    def step(*args, **options):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **options)
+    return step
+Path.rename = counted(Path.rename)
+shutil.rmtree = counted(shutil.rmtree)
+evaluations.delete = counted(evaluations.delete)
+summaries.drop = counted(summaries.drop)
+main(sys.argv[1:])
+"""
+
+
+def test_killed_at_any_step_the_next_call_ends_it(here: Site, tmp_path: Path) -> None:
+    names = [f"number-{step}" for step in range(MOST_STEPS)]
+    deaths = 0
+    for step, (name, id) in enumerate(zip(names, finished(here, tmp_path, *names, days=1), strict=True)):
+        age(here, id, 40)
+        trash = task(here, "d" * 64, 40)
+        command = [sys.executable, "-c", KILLED, str(step), "prune", "--older-than", "30d", "--yes"]
+        ended = subprocess.run(command, capture_output=True, check=False)
+        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr.decode()
+        found = left(here, id, name)
+        # What is still an evaluation is a whole one.
+        assert "folder" not in found or found >= WHOLE, (step, found)
+        recovery.recover(here)
+        aeo("prune", "--older-than", "30d", "--yes")
+        assert left(here, id, name) == set(), (step, found)
+        assert not trash.exists()
+        assert list(here.shared.pruned.iterdir()) == []
+        if ended.returncode == 0:
+            break
+        deaths += 1
+    assert 5 < deaths < MOST_STEPS
+
+
+def test_one_that_is_kept_at_the_last_moment_stays(here: Site, tmp_path: Path) -> None:
+    import datetime
+
+    (id,) = finished(here, tmp_path, "one")
+    found = retention.find(here, datetime.timedelta(days=30))
+    assert [one.id for one in found.evaluations] == [id]
+    retention.keep(here, "one")
+    assert retention.remove(here, found).evaluations == ()
+    assert left(here, id, "one") >= WHOLE
+
+
+def test_wrong_input(here: Site, tmp_path: Path) -> None:
+    for text in ("30", "d", "-1d", "30 days"):
+        assert "30d" in aeo("prune", "--older-than", text, code=2).stderr
+    elsewhere = str(tmp_path / "elsewhere")
+    assert "no controller's folder" in aeo("prune", "--older-than", "1d", "--shared-root", elsewhere, code=2).stderr
+    with pytest.raises(NotFound):
+        retention.keep(here, "nobody")
+    assert summaries.drop(here.book, "nobody")
