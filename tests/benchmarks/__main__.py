@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept[name] = _measured(name, size)
         # After each row: whatever happens next, this one is done.
         _write(asked, [kept[one] for one in ROWS if one in kept])
-        console.print(f"{name}: {report.summary(kept[name])} ({kept[name].seconds:.0f} s)")
+        console.print(f"{name}: {report.summary(kept[name])} ({kept[name].seconds:.0f} s)", markup=False)
     rows = [kept[one] for one in ROWS if one in kept]
     report.show(rows, console)
     console.print(f"written: {asked.json}" + ("" if asked.results is None else f", {asked.results}"))
@@ -98,7 +98,7 @@ def _measured(name: str, size: Size) -> Row:
         made = replace(made, lines=found.lines, facts=found.facts)
     except Exception as error:  # the other rows can still be measured
         traceback.print_exc()
-        made = replace(made, failure=f"{type(error).__name__}: {error}")
+        made = replace(made, failure=f"{type(error).__name__}: {str(error).strip()[-300:]}")
     return replace(made, seconds=round(time.monotonic() - begun, 1), at=now())
 
 

@@ -40,7 +40,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
             )
         console.print(table)
         if row.failure:
-            console.print(f"[red]not measured:[/] {row.failure}")
+            console.print(f"not measured: {row.failure}", style="red", markup=False)
 
 
 def markdown(rows: Sequence[Row], about: Mapping[str, Any]) -> str:

@@ -1,31 +1,20 @@
-"""What `aeo simulate` says of the same work on the same pool."""
+"""What the live policy, played through by `aeo.core.simulate`, says of the same work on the same pool."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.others import scratch
-from benchmarks.workloads import Machine
-from programs import AEO
+from benchmarks import workloads
 
-
-def makespan(seconds: Sequence[float], pool: Sequence[Machine]) -> float | None:
-    """Seconds; None where this version cannot simulate."""
-    with scratch() as folder:
-        trace = folder / "trace.csv"
-        rows = [f"task-{number},{one}" for number, one in enumerate(seconds, 1)]
-        trace.write_text("\n".join(["task,seconds", *rows]) + "\n")
-        machines = [f"{machine.name}={machine.slots}:{machine.speed:g}" for machine in pool]
-        workers = [word for machine in machines for word in ("--worker", machine)]
-        return _ask([AEO, "simulate", "--csv", str(trace), *workers, "--json"], folder)
+from aeo.core.model import PlannedTrial
+from aeo.core.simulate import Machine, Work, simulate
 
 
-def _ask(command: Sequence[str], folder: Path) -> float | None:
-    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    try:
-        return float(json.loads(answer.stdout)["makespan"])
-    except (ValueError, KeyError, TypeError):
-        return None
+def makespan(seconds: Sequence[float], pool: Sequence[workloads.Machine]) -> float:
+    """Seconds from the first start to the last end, with nothing lost between trials."""
+    trials = [
+        PlannedTrial(name=f"trial-{number}", task=f"task-{number}", estimated_seconds=one)
+        for number, one in enumerate(seconds)
+    ]
+    machines = [Machine(name=machine.name, slots=machine.slots, speed=machine.speed) for machine in pool]
+    return simulate([Work(trials=trials)], machines).makespan
