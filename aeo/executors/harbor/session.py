@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from aeo.core.errors import ExecutorFailed
+from aeo.core.errors import AeoError, ExecutorFailed
 from aeo.core.model import Evaluation, PlannedTrial
 from aeo.executors import TrialContext
 from aeo.executors.harbor import leftovers, program, trial_files
@@ -50,6 +50,12 @@ class HarborSession:
         self._running = ""
         self._stopped = ""
         self._killer: threading.Timer | None = None
+        self._ready = False
+
+    def warm(self) -> None:
+        """Begin to start the driver, which takes seconds; what stands against it is told by `run`."""
+        with suppress(AeoError, OSError):
+            self._start()
 
     def run(self, trial: PlannedTrial, context: TrialContext, on_event: Callable[[str], None]) -> None:
         """See `aeo.executors.Session.run`."""
@@ -93,8 +99,14 @@ class HarborSession:
         }
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._driver is not None and self._driver.poll() is None:
-            return self._driver
+        driver = self._driver if self._driver is not None and self._driver.poll() is None else self._start()
+        if not self._ready:
+            self._send(driver, {"verb": "header", "header": self._header})
+            self._follow(driver, lambda _phase: None)
+            self._ready = True
+        return driver
+
+    def _start(self) -> subprocess.Popen[bytes]:
         self._bury()
         with (self._scratch / "driver.log").open("ab") as log:
             driver = subprocess.Popen(
@@ -109,8 +121,6 @@ class HarborSession:
         with self._lock:
             self._driver = driver
         leftovers.note_process(self._scratch, driver.pid)
-        self._send(driver, {"verb": "header", "header": self._header})
-        self._follow(driver, lambda _phase: None)
         return driver
 
     def _send(self, driver: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
@@ -180,7 +190,7 @@ class HarborSession:
     def _bury(self) -> None:
         """End a driver and all it started."""
         with self._lock:
-            driver, self._driver = self._driver, None
+            driver, self._driver, self._ready = self._driver, None, False
         if driver is None:
             return
         _kill_group(driver)
@@ -195,7 +205,7 @@ class HarborSession:
         """See `aeo.executors.Session.close`."""
         with suppress(Exception):
             driver = self._driver
-            if driver is not None:
+            if driver is not None and self._ready:
                 with suppress(OSError):
                     _pipe(driver.stdin).close()
                 with suppress(subprocess.TimeoutExpired):
