@@ -6,7 +6,9 @@ import ipaddress
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import reduce
 from pathlib import Path
@@ -18,9 +20,12 @@ from aeo import logs, processes
 from aeo.cli.demo import demo
 from aeo.config import PREFIX, Config, from_environment
 from aeo.core.errors import InputError
+from aeo.core.scaling import Limits
 from aeo.embedded import local
 from aeo.embedded.children import interruptible
+from aeo.embedded.elastic import LocalProcesses
 from aeo.embedded.local import Controller
+from aeo.scaling import Scaler, opener
 
 __all__ = ["controller", "demo", "up", "worker"]
 
@@ -201,20 +206,38 @@ def worker(ctx: click.Context, /, **flags: str | None) -> None:
 Examples:
   aeo up
   aeo up --workers 3 --slots 2
-  aeo up --worker big=8 --worker small=1"""
+  aeo up --worker big=8 --worker small=1
+  aeo up --min-workers 1 --max-workers 6 --slots 2"""
 )
 @click.option("--workers", "count", type=click.IntRange(0), help="How many workers, each with --slots (default 1).")
 @click.option("--worker", "named", multiple=True, metavar="NAME=SLOTS", help="A worker by name; repeatable.")
-@settings(_UP, {"slots": "Slots of each worker that --workers starts."})
-def up(count: int | None, named: tuple[str, ...], **flags: str | None) -> None:
+@click.option("--min-workers", "least", type=click.IntRange(1), help="Least workers that come and go [default: 1].")
+@click.option("--max-workers", "most", type=click.IntRange(1), help="Most of them; they follow the trials that wait.")
+@settings(_UP, {"slots": "Slots of each worker that is not started by name."})
+def up(count: int | None, named: tuple[str, ...], least: int | None, most: int | None, **flags: str | None) -> None:
     """Run server, controller and workers on this machine, until Ctrl-C or SIGTERM."""
     config = read(flags)
+    elastic = _limits(least, most, count, config.slots)
     workers = [_named(text) for text in named]
-    more = count if count is not None else int(not workers)
+    more = count if count is not None else int(not workers and elastic is None)
     workers += [(f"worker-{place}", config.slots) for place in range(1, more + 1)]
     hide_secrets()
     logs.to_stderr(config, process="up")
-    run(config, workers)
+    run(config, workers, elastic)
+
+
+def _limits(least: int | None, most: int | None, count: int | None, slots: int) -> Limits | None:
+    if least is None and most is None:
+        return None
+    if most is None:
+        raise InputError("is needed with --min-workers.", field="--max-workers")
+    if count is not None:
+        raise InputError(
+            "is not for workers that come and go.", field="--workers", fix="Leave it, or --max-workers, out."
+        )
+    if most < (least or 1):
+        raise InputError("is below --min-workers.", field="--max-workers")
+    return Limits(least=least or 1, most=most, slots=slots)
 
 
 def _named(text: str) -> tuple[str, int]:
@@ -224,8 +247,8 @@ def _named(text: str) -> tuple[str, int]:
     return name, int(slots)
 
 
-def run(config: Config, workers: Sequence[tuple[str, int]] = ()) -> None:
-    """Run a controller and these workers (id, slots), until a signal.
+def run(config: Config, workers: Sequence[tuple[str, int]] = (), elastic: Limits | None = None) -> None:
+    """Run a controller and these workers (id, slots), and others as ``elastic`` says, until a signal.
 
     Raises:
         AeoError: it could not start, or a part gave up.
@@ -237,11 +260,31 @@ def run(config: Config, workers: Sequence[tuple[str, int]] = ()) -> None:
                 hurry.append(running.crew.hurry)
                 _announce(config, running)
                 _run_workers(running, workers)
-                while not running.crew.failed.wait(3600):
-                    pass
+                with _scaled(running, elastic):
+                    while not running.crew.failed.wait(3600):
+                        pass
                 running.crew.check()
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
+
+
+@contextmanager
+def _scaled(running: Controller, limits: Limits | None) -> Iterator[None]:
+    """Keep as many workers more as there is work for, while the context lasts."""
+    if limits is None:
+        yield
+        return
+    scaler = Scaler(opener(running.config.broker_url), limits, LocalProcesses(running, limits.slots))
+    stop = threading.Event()
+    thread = threading.Thread(target=scaler.run, args=(stop,), name="scaling", daemon=True)
+    thread.start()
+    click.echo(f"{_count(limits.least, 'worker')} to {limits.most}, as trials wait; Ctrl-C stops.", err=True)
+    try:
+        yield
+    finally:
+        stop.set()
+        # Or it would start one more while the others end.
+        thread.join()
 
 
 def _run_workers(running: Controller, workers: Sequence[tuple[str, int]]) -> None:

@@ -50,6 +50,8 @@ class _Child:
     pause: float = FIRST_PAUSE
     #: When to start it again; None while it lives.
     due: float | None = None
+    #: It was told to end for good.
+    leaving: bool = False
 
 
 class Crew:
@@ -77,6 +79,19 @@ class Crew:
         with self._lock:
             self._children.append(_Child(part=part, process=_spawn(part)))
 
+    def end(self, name: str) -> None:
+        """Tell one child to stop for good, as long as it takes; again, or for one that is gone, nothing."""
+        with self._lock:
+            for child in self._children:
+                if child.part.name == name and not child.leaving:
+                    child.leaving = True
+                    _terminate(child.process)
+
+    def names(self) -> list[str]:
+        """The children that are not gone for good."""
+        with self._lock:
+            return [child.part.name for child in self._children]
+
     def check(self) -> None:
         """See that no child has given up.
 
@@ -101,7 +116,9 @@ class Crew:
     def _stop(self, children: Sequence[_Child]) -> None:
         family = [relative for child in children for relative in _descendants(child.process)]
         for child in children:
-            _terminate(child.process)
+            # A second signal would end what it still runs.
+            if not child.leaving:
+                _terminate(child.process)
         for child in children:
             family += self._await(child)
         _reap(family)
@@ -129,7 +146,7 @@ class Crew:
     def _watch(self) -> None:
         while not self._closing.wait(0.2):
             with self._lock:
-                for child in self._children:
+                for child in list(self._children):
                     self._look(child)
 
     def _look(self, child: _Child) -> None:
@@ -138,6 +155,10 @@ class Crew:
             return
         if child.due is None:
             _kill_group(child.process)
+        if child.leaving:
+            _close_lifeline(child.process)
+            self._children.remove(child)
+            return
         if code == WRONG_INPUT:
             self.failure = child.part.name
             self.failed.set()

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 #: Seconds between two looks whether the embedded server lives: it may be killed when memory is short.
 SERVER_LOOK_SECONDS = 0.5
+#: Before a worker's id, in the name of its process.
+_PREFIX = "worker "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,16 @@ class Controller:
             smtp_url=Config.smtp_url,
         )
         self.crew.start(
-            Part(name=f"worker {id}", role="worker", config=config, patience=None, output=self.output(f"worker.{id}"))
+            Part(name=_PREFIX + id, role="worker", config=config, patience=None, output=self.output(f"worker.{id}"))
         )
+
+    def end_worker(self, id: str) -> None:
+        """Let a worker that was added finish what it runs, and end."""
+        self.crew.end(_PREFIX + id)
+
+    def added(self) -> list[str]:
+        """Ids of the workers that were added and are not gone."""
+        return [name[len(_PREFIX) :] for name in self.crew.names() if name.startswith(_PREFIX)]
 
     def boots(self) -> dict[str, str]:
         """Ids of the workers that are alive, each with its boot; none while the store is away."""
