@@ -7,12 +7,13 @@ import platform
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.backends.redis import RedisBackend
 from celery.exceptions import CPendingDeprecationWarning
 from celery.worker import state
@@ -24,6 +25,9 @@ MERGE = "aeo.merge"
 #: A message that was popped but not acknowledged comes back after this. Any client that consumes a queue applies its
 #: own time-out, and a batch may run for days, so every process (Flower too) must use this one value.
 VISIBILITY_SECONDS = 30 * 86400
+
+#: When the queue is looked into after a message has ended, in seconds after that.
+FREE_SECONDS = (0.002, 0.02, 0.1)
 
 #: Redis lists of one queue, by priority; 0 is served first.
 PRIORITIES = (0, 3, 6, 9)
@@ -96,8 +100,27 @@ def consume(app: Celery, *, name: str, queue: str, slots: int, stop: Stop) -> in
     warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     # Celery's own handlers would make Ctrl-C drop what runs.
     worker.install_platform_tweaks = lambda _: _on_signals(stop)
-    worker.start()
+    with _looking_at_once(worker):
+        worker.start()
     return int(worker.exitcode or 0)
+
+
+@contextmanager
+def _looking_at_once(worker: Any) -> Iterator[None]:
+    """Let the loop look into the queue when a slot becomes free: by itself it sleeps up to a second before it does."""
+
+    def wake(**_: Any) -> None:
+        hub = getattr(worker, "hub", None)
+        if hub is not None:
+            # The slot is given back a moment after this signal, in the thread that sends it.
+            for seconds in FREE_SECONDS:
+                hub.call_soon(hub.call_later, seconds, lambda: None)
+
+    signals.task_postrun.connect(wake, weak=False)
+    try:
+        yield
+    finally:
+        signals.task_postrun.disconnect(wake)
 
 
 def messages_running() -> tuple[str, ...]:

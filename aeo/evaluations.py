@@ -275,16 +275,19 @@ def allot_over(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], sp
 def _unmet(trial: PlannedTrial, pool: Sequence[WorkerStatus]) -> Problem:
     needs: Needs = trial.needs
     most = [worker.info.capacity for worker in pool if worker.weight_override != 0]
-    cpus = max((capacity.cpus for capacity in most), default=0)
-    memory = max((capacity.memory_mb for capacity in most), default=0)
+    cpus = max((capacity.cpus * capacity.overcommit for capacity in most), default=0)
+    memory = max((int(capacity.memory_mb * capacity.overcommit) for capacity in most), default=0)
     wants = []
     if needs.cpus > cpus:
         wants.append(f"{needs.cpus:g} cpus, the largest worker has {cpus:g}")
     if needs.memory_mb > memory:
         wants.append(f"{needs.memory_mb} MiB memory, the largest worker has {memory} MiB")
+    disk = max((int(capacity.disk_mb * capacity.overcommit) for capacity in most), default=0)
+    if needs.disk_mb > disk > 0:
+        wants.append(f"{needs.disk_mb} MiB disk, the largest worker has {disk} MiB")
     return Problem(
         field=f"task {trial.task}",
-        message=f"fits no worker: it needs {'; '.join(wants) or 'cpus and memory no one worker has together'}.",
+        message=f"fits no worker: it needs {'; '.join(wants) or 'what no one worker has together'}.",
         fix="Leave it out, lower what it declares, or add a larger worker.",
     )
 

@@ -87,8 +87,8 @@ def save(
         Conflict: the id exists, or an evaluation of this name is not closed yet.
         InputError: a share names a trial twice or one that is not planned.
     """
-    staged = staging.stage(db, evaluation, shares, unfit)
-    fields = {**_status_fields(evaluation), "state": state.value, "reason": reason}
+    staged, kinds = staging.stage(db, evaluation, shares, unfit)
+    fields = {**_status_fields(evaluation), "kinds": kinds, "state": state.value, "reason": reason}
     clash = db.run(
         "publish",
         evaluation.id,
@@ -312,7 +312,6 @@ def _status_fields(evaluation: Evaluation) -> dict[str, str | int]:
         "submitted_at": encode(evaluation.submitted_at),
         "finished_at": "",
         "priority": evaluation.spec.priority,
-        "kinds": len(staging.kinds(evaluation)),
         "total": total,
         "requeues": 0,
         "owner": evaluation.owner,

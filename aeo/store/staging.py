@@ -21,13 +21,15 @@ _STAGED_LIFE = 3600
 
 def stage(
     db: Db, evaluation: Evaluation, shares: Mapping[Batch, Sequence[str]], unfit: Mapping[str, frozenset[str]]
-) -> list[tuple[str, str]]:
-    """Write it; returns staged and final keys.
+) -> tuple[list[tuple[str, str]], int]:
+    """Write it; returns staged and final keys, and how many kinds of trials there are.
 
     Raises:
         InputError: a share names a trial twice or one that is not planned.
     """
-    return _write(db, _tables(evaluation, shares, _shares_of_all(evaluation, shares), unfit))
+    whole, kinds = _shares_of_all(evaluation, shares), _kinds(evaluation)
+    tables = _tables(evaluation, shares, whole, unfit) | _kind_tables(evaluation, whole, kinds)
+    return _write(db, tables), len(kinds)
 
 
 def _shares_of_all(evaluation: Evaluation, shares: Mapping[Batch, Sequence[str]]) -> dict[str, Sequence[str]]:
@@ -67,12 +69,14 @@ def _tables(
         tables[key("share", id, batch)] = ("zset", {name: float(rank) for rank, name in enumerate(names)})
     for worker, trials in unfit.items():
         tables[key("unfit", id, worker)] = ("set", trials)
-    return tables | _kind_tables(evaluation, whole)
+    return tables
 
 
-def _kind_tables(evaluation: Evaluation, whole: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, _Table]]:
+def _kind_tables(
+    evaluation: Evaluation, whole: Mapping[str, Sequence[str]], known: Mapping[str, int]
+) -> dict[str, tuple[str, _Table]]:
     """The trials by what they take: nothing where they take nothing, little where all take the same."""
-    id, known = evaluation.id, kinds(evaluation)
+    id = evaluation.id
     if not known:
         return {}
     texts = {str(number): kind for kind, number in known.items()}
@@ -89,7 +93,7 @@ def _kind_tables(evaluation: Evaluation, whole: Mapping[str, Sequence[str]]) -> 
     return tables
 
 
-def kinds(evaluation: Evaluation) -> dict[str, int]:
+def _kinds(evaluation: Evaluation) -> dict[str, int]:
     """Number each kind of trial; none where no trial says what it takes."""
     found = {kind: number for number, kind in enumerate(dict.fromkeys(map(_kind, evaluation.plan.trials)))}
     return {} if found.keys() <= {_NOTHING} else found
