@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -76,8 +76,10 @@ def _secrets(config: Config) -> Mapping[str, str]:
     """What this process knows of secrets, each by a name of its own."""
     known = {name: getattr(config, name) for name in ("auth_token", "transfer_password", "notify_url")}
     for name in ("broker_url", "worker_broker_url", "smtp_url"):
-        known[name] = urlsplit(getattr(config, name)).password or ""
-        known[f"{name}_unquoted"] = unquote(known[name])
+        # One that is no address is told by whoever uses it.
+        with suppress(ValueError):
+            known[name] = urlsplit(getattr(config, name)).password or ""
+            known[f"{name}_unquoted"] = unquote(known[name])
     return {**redaction.secrets(config.secret_names), **{name: value for name, value in known.items() if value}}
 
 

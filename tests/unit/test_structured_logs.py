@@ -212,6 +212,12 @@ def test_real_processes_write_json_and_no_token(tmp_path: Path) -> None:
     assert "hook-5ecret" not in up.output
 
 
+def test_an_address_that_is_none_keeps_nobody_from_logging(stream: io.StringIO) -> None:
+    written(stream, Config(broker_url="redis://[bad"))
+    log.warning("fine")
+    assert stream.getvalue().endswith(": fine\n")
+
+
 def test_the_format_reaches_every_child() -> None:
     from aeo.embedded.children import variables
 
