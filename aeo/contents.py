@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from aeo.core.errors import AeoError, InputError, Problem, TransferFailed
 from aeo.core.model import ContentFolder, Plan, PlannedTrial
-from aeo.layout import Shared
+from aeo.layout import Local, Shared
 from aeo.site import WorkerSite
 from aeo.store import held
 from aeo.transfer import move
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two tries to fetch, doubling from the first to the last; and seconds until it is given up.
 FIRST_WAIT, LAST_WAIT, BRING_SECONDS = 0.5, 15.0, 120.0
+#: Held for the moment in which a worker finds a folder here, or takes it away.
+_found = threading.Lock()
 
 
 def publish(shared: Shared, content: ContentFolder) -> Path:
@@ -121,7 +125,11 @@ def fetch(
         return None
     name = next(content.name for content in plan.contents if content.digest == trial.content)
     target = site.local.task(trial.content, name)
-    missing = not target.exists()
+    with _found:
+        missing = not target.exists()
+        if not missing:
+            with suppress(OSError):
+                os.utime(target.parent)  # used now, see `drop`
     if missing:
         target.parent.mkdir(parents=True, exist_ok=True)
         source = f"tasks/{trial.content}/{name}"
@@ -129,6 +137,24 @@ def fetch(
     with suppress(AeoError):  # it is told with the next trial then
         _tell(site, trial.content, fetched=missing)
     return target
+
+
+def drop(local: Local, digest: str, before: float) -> bool:
+    """Remove a task folder from this worker if it was used last before then.
+
+    Its name goes first: after a crash what is left lies in `Local.aside`.
+    """
+    folder, aside = local.tasks / digest, local.aside / f"tasks.{digest}"
+    try:
+        with _found:
+            if folder.stat().st_mtime >= before:
+                return False
+            local.aside.mkdir(exist_ok=True, mode=0o700)
+            folder.rename(aside)
+    except OSError:
+        return False
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
 
 
 def _tell(site: WorkerSite, digest: str, *, fetched: bool) -> None:

@@ -39,7 +39,8 @@ On a worker::
     ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
     ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs
     ├── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
-    └── kept/<id>/<trial>.<token>/     files of results that were too large to travel
+    ├── kept/<id>/<trial>.<token>/     files of results that were too large to travel
+    └── aside/                         what is being removed
 """
 
 from __future__ import annotations
@@ -224,6 +225,10 @@ class Local:
     @property
     def all_kept(self) -> Path:
         return self.root / "kept"
+
+    @property
+    def aside(self) -> Path:
+        return self.root / "aside"
 
     @property
     def batches(self) -> Path:

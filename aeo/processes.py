@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from aeo import batches, executors, folders, lock, logs, memory, outbox, reach, registration, tasks, workers
+from aeo import batches, cleaning, executors, folders, lock, logs, memory, outbox, reach, registration, tasks, workers
 from aeo import control as control_loops
 from aeo.celery import Stop, consume, make_app, messages_running
 from aeo.config import Config, from_environment
@@ -127,10 +127,12 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
         dismiss=stay.dismiss,
     )
     keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
+    cleaner = threading.Thread(target=cleaning.keep_clean, args=(site, stay.over), name="cleaning", daemon=True)
     tasks.bind(site)
     with _outages(site.db):
         pulse.start()
         keeper.start()
+        cleaner.start()
         try:
             return consume(
                 make_app(config.broker_url, worker=config.worker_id),

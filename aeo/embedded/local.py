@@ -19,7 +19,7 @@ from aeo import folders, lock, reach
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name
-from aeo.embedded import server
+from aeo.embedded import log_files, server
 from aeo.embedded.children import Crew, Part
 from aeo.layout import Shared
 from aeo.store import workers
@@ -106,13 +106,17 @@ def controller(config: Config, *, logs: Path | None = None) -> Iterator[Controll
     shared = Shared(root, jobs)
     with lock.hold(shared.lock, "controller", field="--shared-root"), _served(config, shared) as config:
         config = replace(config, auth_token=keep_token(shared.token, config.auth_token))
-        with Crew() as crew:
+        with Crew() as crew, log_files.kept_short(lambda: _log_files(shared, logs)):
             made = Controller(config=config, shared=shared, crew=crew, url=_url(config), logs=logs)
             for role in ("control", "web"):
                 own = {"AEO_INSTANCE": made.instance}
                 crew.start(Part(name=role, role=role, config=config, output=made.output(role), environment=own))
             _await_answer(made)
             yield made
+
+
+def _log_files(shared: Shared, logs: Path | None) -> list[Path]:
+    return [shared.redis / "server.log", *(logs.glob("*.log") if logs else ())]
 
 
 @contextmanager

@@ -23,10 +23,10 @@ class Care(Protocol):
     def folders(self) -> Sequence[Path]:
         """Folders that trials fill outside of AEO's own; those that this user cannot look at are left out."""
 
-    def reclaim(self, tasks: Path, idle_seconds: float) -> Sequence[str]:
+    def reclaim(self, local_root: Path, idle_seconds: float) -> Sequence[str]:
         """Remove what earlier trials fetched or built, nothing uses now and nobody got for so long; returns names.
 
-        ``tasks`` is the worker's folder of task copies. What other programs of this machine fetched is not touched.
+        Trials of this worker may run or start meanwhile. What other programs of this machine fetched is not touched.
         """
 
 

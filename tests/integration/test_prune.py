@@ -8,17 +8,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from engine import closed, register, running, submit
+from engine import closed, register, running, submit, worker_site
+from needs import require
+from programs import Program, free_port
+from waiting import eventually
 
-from aeo import recovery, retention, summaries
+from aeo import cleaning, contents, recovery, retention, summaries
 from aeo.cli import main
-from aeo.core.errors import NotFound
-from aeo.site import Site
+from aeo.core.errors import NotFound, Unavailable
+from aeo.core.model import ContentFolder, Plan, PlannedTrial
+from aeo.site import Site, WorkerSite
 from aeo.store import connection, health
 from aeo.store import evaluations as store
 from aeo.summaries import standing
@@ -33,6 +39,8 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """The site as commands on this machine find it, with a worker."""
     monkeypatch.setenv("AEO_SHARED_ROOT", str(site.shared.root))
     monkeypatch.setenv("AEO_BROKER_URL", site.config.broker_url)
+    # Images of this machine are not these tests'.
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     register(site, "a")
     health.mark_recovered(site.db)
     return site
@@ -245,3 +253,147 @@ def test_wrong_input(here: Site, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         retention.keep(here, "nobody")
     assert summaries.drop(here.book, "nobody")
+
+
+def worker(site: Site, root: Path, *, above: float = 1e-9) -> WorkerSite:
+    """A worker whose disk is above its watermark."""
+    made = worker_site(site, root, "a")
+    made.local.batches.mkdir(parents=True, exist_ok=True)
+    return replace(made, config=replace(made.config, clean_above=above, clean_days=7))
+
+
+def aged(path: Path, days: float) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "file").write_text("x")
+    for item in (path / "file", path):
+        os.utime(item, (time.time() - days * DAY,) * 2)
+    return path
+
+
+def test_a_worker_above_its_watermark_removes_what_nobody_needs(here: Site, tmp_path: Path) -> None:
+    old, kept = finished(here, tmp_path, "old", "kept")
+    open_ = submit(here, {"name": "open", "trials": 1}).id
+    aeo("keep", kept)
+    here_now = worker(here, tmp_path)
+    local = here_now.local
+    for id in (old, kept, open_):
+        shutil.rmtree(local.evaluation(id), ignore_errors=True)
+        shutil.copytree(here.shared.evaluation(id), local.evaluation(id))
+        aged(local.evaluation(id), 10)
+        aged(local.all_kept / id, 10)
+        for path in local.evaluation(id).iterdir():
+            os.utime(path, (time.time() - 10 * DAY,) * 2)
+    record = local.evaluation(open_) / "evaluation.json"
+    header = json.loads(record.read_text())
+    header["plan"]["contents"] = [{"digest": "c" * 64, "name": "one", "source": "/nowhere"}]
+    record.write_text(json.dumps(header))
+    needed, unneeded = aged(local.tasks / ("c" * 64), 10), aged(local.tasks / ("d" * 64), 10)
+    young = aged(local.tasks / ("e" * 64), 1)
+    gone = aged(local.all_kept / "pruned-there", 10)
+
+    low = worker(here, tmp_path, above=1.0)
+    assert cleaning.clean(low).tasks == ()
+    assert unneeded.exists()
+
+    done = cleaning.clean(here_now)
+    assert done.tasks == ("d" * 64,)
+    assert sorted(done.kept) == sorted([old, gone.name])
+    assert sorted(done.evaluations) == sorted([old, kept])
+    assert needed.exists()
+    assert young.exists()
+    assert (local.all_kept / kept / "file").exists()
+    assert (local.all_kept / open_ / "file").exists()
+    assert local.evaluation(open_).exists()
+    assert not any(local.aside.iterdir())
+
+
+def test_a_worker_removes_nothing_while_nobody_knows_what_is_open(here: Site, tmp_path: Path) -> None:
+    here_now = worker(here, tmp_path)
+    old = aged(here_now.local.tasks / ("d" * 64), 10)
+    here.db.client.flushall()
+    with pytest.raises(Unavailable):
+        cleaning.clean(here_now)
+    assert old.exists()
+
+
+def test_what_a_dead_worker_had_begun_to_remove_goes_at_the_next_start(here: Site, tmp_path: Path) -> None:
+    here_now = worker(here, tmp_path, above=1.0)
+    aged(here_now.local.aside / "tasks.x", 0)
+    over = threading.Event()
+    keeper = threading.Thread(target=cleaning.keep_clean, args=(here_now, over))
+    keeper.start()
+    eventually(lambda: not here_now.local.aside.exists())
+    over.set()
+    keeper.join()
+
+
+def test_a_task_that_is_found_just_now_is_not_taken_away(here: Site, tmp_path: Path) -> None:
+    here_now = worker(here, tmp_path)
+    digest = "f" * 64
+    aged(here_now.local.task(digest, "one"), 30)
+    os.utime(here_now.local.tasks / digest, (time.time() - 30 * DAY,) * 2)
+    plan = Plan(contents=(ContentFolder(digest=digest, name="one", source="/nowhere"),), version="", trials=())
+    trial = PlannedTrial(name="t", task="t", content=digest, payload={})
+    assert contents.fetch(here_now, plan, trial) == here_now.local.task(digest, "one")
+    assert not contents.drop(here_now.local, digest, time.time() - 7 * DAY)
+    assert contents.drop(here_now.local, digest, time.time() + 1)
+    assert not (here_now.local.tasks / digest).exists()
+
+
+def test_a_worker_cleans_up_at_its_start(tmp_path: Path) -> None:
+    root = tmp_path / "aeo-data" / "workers" / "worker-1" / "tasks"
+    old, young = aged(root / ("d" * 64), 10), aged(root / ("e" * 64), 1)
+    environment = {
+        "AEO_PORT": str(free_port()),
+        "AEO_CLEAN_ABOVE": "0.000001",
+        "DOCKER_HOST": "unix:///nowhere/docker.sock",
+    }
+    up = Program(["up"], tmp_path, environment)
+    try:
+        eventually(lambda: not old.exists(), 60, pause=0.2)
+        assert young.exists()
+        eventually(lambda: "task copies 1," in up.output)
+    finally:
+        up.terminate()
+        up.destroy()
+
+
+@pytest.mark.docker
+def test_old_images_of_trials_go_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from aeo.executors.harbor import images, leftovers
+
+    base = "debian:bookworm"
+    require(shutil.which("docker") and docker("info", "--format", "{{.ServerVersion}}").strip(), "a Docker engine")
+    require(docker("image", "ls", "--quiet", base).strip(), f"the image {base}")
+    # Those of others on this machine are not this test's.
+    monkeypatch.setattr(images, "BUILT", f"hb__{os.getpid()}")
+    mine, used = f"{images.BUILT}mine", f"{images.BUILT}used"
+    others, asked = f"others-{os.getpid()}", f"asked-{os.getpid()}"
+    folder = tmp_path / "tasks" / "digest" / "task"
+    folder.mkdir(parents=True)
+    (folder / "task.toml").write_text(f'[environment]\ndocker_image = "{asked}"\n')
+    names, container = (mine, others, used, asked), ""
+    try:
+        for name in names:
+            (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN echo {name} > /name\n")
+            docker("build", "--quiet", "--tag", name, str(tmp_path))
+        container = docker("create", used, "true").strip()
+        assert images.reclaim(tmp_path, 3600) == ()
+        later = time.time() + 10 * DAY
+        monkeypatch.setattr(images.time, "time", lambda: later)
+        scratch = leftovers.folder(tmp_path / "batches" / "one")
+        scratch.mkdir(parents=True)
+        leftovers.own(scratch)
+        leftovers.note_trial(scratch, "starting", None)
+        assert images.reclaim(tmp_path, 9 * DAY) == ()
+        leftovers.forget_trial(scratch, "starting")
+        assert sorted(images.reclaim(tmp_path, 9 * DAY)) == sorted([f"{mine}:latest", f"{asked}:latest"])
+        left = docker("image", "ls", "--format", "{{.Repository}}").split()
+        assert {name for name in names if name in left} == {others, used}
+    finally:
+        docker("rm", "--force", container)
+        docker("image", "rm", *names)
+
+
+def docker(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=60).stdout

@@ -6,8 +6,10 @@ import errno
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aeo.core.condition import Condition, Level, fault, ok, warning
+from aeo.embedded import log_files
 from aeo.executors.harbor import engine, images
 from aeo.executors.harbor.engine import Engine
 from aeo.health import broker, clock, controller, disk, examination, files, folder, port, program
@@ -174,7 +176,8 @@ def test_images_that_tasks_ask_for(tmp_path: Path) -> None:
     ):
         (tmp_path / "digest" / name).mkdir(parents=True)
         (tmp_path / "digest" / name / "task.toml").write_text(text)
-    assert sorted(images.named(tmp_path)) == ["b", "registry.example/a:1"]
+    used = (tmp_path / "digest").stat().st_mtime
+    assert images.named(tmp_path) == {"b:latest": used, "registry.example/a:1": used}
 
 
 def test_the_worst_of_all() -> None:
@@ -184,3 +187,27 @@ def test_the_worst_of_all() -> None:
     assert examination.worst(found) is Level.WARNING
     found.append(fault("c", "", ""))
     assert examination.worst(found) is Level.FAULT
+
+
+def test_a_log_that_is_written_is_put_aside_and_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "web.log"
+    assert not log_files.rotate(path, most=10)
+    with path.open("ab", buffering=0) as writer:
+        for number in range(6):
+            writer.write(f"line number {number}\n".encode())
+            assert log_files.rotate(path, most=10, kept=3)
+        writer.write(b"short\n")
+        assert not log_files.rotate(path, most=10, kept=3)
+    assert path.read_text() == "short\n"
+    kept = [tmp_path / f"web.log.{number}" for number in (1, 2, 3)]
+    assert [old.read_text() for old in kept] == [f"line number {number}\n" for number in (5, 4, 3)]
+    assert sorted(tmp_path.iterdir()) == [path, *kept]
+
+
+def test_logs_are_kept_short_while_their_processes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "LOOK_SECONDS", 0.02)
+    path, away = tmp_path / "control.log", tmp_path / "nowhere" / "x.log"
+    with path.open("wb") as file:
+        file.truncate(log_files.MOST_BYTES)
+    with log_files.kept_short(lambda: [away, path]):
+        eventually(lambda: (tmp_path / "control.log.1").exists() and path.stat().st_size == 0)

@@ -28,9 +28,9 @@ class HarborCare:
         here = os.environ.get("DOCKER_HOST", "unix://").startswith("unix://")
         return (Path(root),) if here and root.startswith("/") and os.access(root, os.F_OK) else ()
 
-    def reclaim(self, tasks: Path, idle_seconds: float) -> Sequence[str]:
+    def reclaim(self, local_root: Path, idle_seconds: float) -> Sequence[str]:
         """Remove images of trials."""
-        return images.reclaim(tasks, idle_seconds)
+        return images.reclaim(local_root, idle_seconds)
 
 
 def version() -> Condition:
