@@ -38,8 +38,10 @@ Examples:
 def web(ctx: click.Context, /, **flags: str | None) -> None:
     """Run the web process alone: pages and API, until Ctrl-C or SIGTERM."""
     config = _prepare(read(flags))
+    # Made here alone: two that make one at the same moment would hold different ones.
+    token = local.keep_token(_shared(config).token, config.auth_token)
     logs.to_stderr()
-    ctx.exit(processes.web(config))
+    ctx.exit(processes.web(replace(config, auth_token=token)))
 
 
 @click.command(
@@ -55,21 +57,24 @@ def control(ctx: click.Context, /, **flags: str | None) -> None:
     """Run the control process alone: commits, merges, repairs, until Ctrl-C or SIGTERM."""
     config = _prepare(read(flags))
     logs.to_stderr()
-    with lock.hold(Shared(config.shared_root, config.shared_root / "jobs").lock, "controller", field="--shared-root"):
+    with lock.hold(_shared(config).lock, "controller", field="--shared-root"):
         code = processes.control(config)
     ctx.exit(code)
 
 
 def _prepare(config: Config) -> Config:
-    """Make the folders, and keep the token where both parts and the command line find it."""
+    """Make the folders."""
     hide_secrets()
     if not config.broker_url:
         fix = "Name one, or run `aeo controller`, which brings its own."
         raise InputError("is empty, and the parts have no embedded broker.", field="--broker-url", fix=fix)
     root = folders.make(config.shared_root, field="--shared-root", mode=0o700)
     jobs = folders.make(config.jobs_dir or root / "jobs", field="--jobs-dir")
-    token = local.keep_token(Shared(root, jobs).token, config.auth_token)
-    return replace(config, shared_root=root, jobs_dir=jobs, auth_token=token)
+    return replace(config, shared_root=root, jobs_dir=jobs)
+
+
+def _shared(config: Config) -> Shared:
+    return Shared(config.shared_root, config.jobs_dir or config.shared_root / "jobs")
 
 
 @click.command(
@@ -105,7 +110,7 @@ def kept_token(config: Config) -> str:
     Raises:
         InputError: there is none, or it is another user's.
     """
-    path = Shared(config.shared_root, config.shared_root / "jobs").token
+    path = _shared(config).token
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
