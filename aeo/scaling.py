@@ -6,9 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Protocol
 
-from aeo.core.errors import AeoError
+from aeo.core.errors import AeoError, InputError
 from aeo.core.model import EvaluationState, WorkerState
 from aeo.core.scaling import Limits, Member, decide
 from aeo.leases import clock
@@ -18,6 +20,10 @@ from aeo.store.workers import WorkerStatus
 
 log = logging.getLogger(__name__)
 
+#: Entry points of plug-ins: each is called with an `Offer` and returns a `WorkerProvisioner`.
+GROUP = "aeo.provisioners"
+#: The one that comes along: processes beside the controller.
+LOCAL = "local"
 #: Seconds between two looks.
 ROUND_SECONDS = 2.0
 
@@ -25,7 +31,8 @@ ROUND_SECONDS = 2.0
 class WorkerProvisioner(Protocol):
     """Makes workers and ends them: processes of this machine, or machines of a cloud.
 
-    Each call begins what it names and returns soon; `Scaler` calls again in its next round if that raised.
+    Each call begins what it names and returns soon; `Scaler` calls again in its next round if that raised. When the
+    controller ends, its workers stay, as it may come back; it then finds them by `existing`.
     """
 
     def create(self) -> str:
@@ -48,6 +55,34 @@ class WorkerProvisioner(Protocol):
         Raises:
             Exception: nobody can say now.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the workers of a plug-in are to be started with."""
+
+    #: As this machine reaches it.
+    controller_url: str
+    auth_token: str = field(repr=False)
+    #: Of each worker.
+    slots: int
+
+
+def find(name: str) -> Callable[[Offer], WorkerProvisioner]:
+    """Return what makes the provisioner of a plug-in.
+
+    Raises:
+        InputError: none is installed under this name; the message lists those that are.
+    """
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in found:
+        raise InputError(
+            f"no provisioner {name!r} is installed.",
+            field="--provisioner",
+            fix=f"Installed: {', '.join(sorted({LOCAL, *found}))}. Plug-ins register as entry points of {GROUP!r}.",
+        )
+    make: Callable[[Offer], WorkerProvisioner] = found[name].load()
+    return make
 
 
 class Scaler:

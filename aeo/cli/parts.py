@@ -40,7 +40,7 @@ def web(ctx: click.Context, /, **flags: str | None) -> None:
     config = _prepare(read(flags))
     # Made here alone: two that make one at the same moment would hold different ones.
     token = local.keep_token(_shared(config).token, config.auth_token)
-    logs.to_stderr()
+    logs.to_stderr(config, process="web")
     ctx.exit(processes.web(replace(config, auth_token=token)))
 
 
@@ -56,7 +56,7 @@ One on a shared root: a second one ends at once."""
 def control(ctx: click.Context, /, **flags: str | None) -> None:
     """Run the control process alone: commits, merges, repairs, until Ctrl-C or SIGTERM."""
     config = _prepare(read(flags))
-    logs.to_stderr()
+    logs.to_stderr(config, process="control")
     with lock.hold(_shared(config).lock, "controller", field="--shared-root"):
         code = processes.control(config)
     ctx.exit(code)

@@ -6,9 +6,8 @@ import ipaddress
 import os
 import platform
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import reduce
 from pathlib import Path
@@ -23,9 +22,9 @@ from aeo.core.errors import InputError
 from aeo.core.scaling import Limits
 from aeo.embedded import local
 from aeo.embedded.children import interruptible
-from aeo.embedded.elastic import LocalProcesses
+from aeo.embedded.elastic import Elastic, elastic, scaled
 from aeo.embedded.local import Controller
-from aeo.scaling import Scaler, opener
+from aeo.scaling import LOCAL
 
 __all__ = ["controller", "demo", "up", "worker"]
 
@@ -213,17 +212,26 @@ Examples:
 @click.option("--worker", "named", multiple=True, metavar="NAME=SLOTS", help="A worker by name; repeatable.")
 @click.option("--min-workers", "least", type=click.IntRange(1), help="Least workers that come and go [default: 1].")
 @click.option("--max-workers", "most", type=click.IntRange(1), help="Most of them; they follow the trials that wait.")
+@click.option("--provisioner", default=LOCAL, metavar="NAME", help=f"The plug-in that makes them [default: {LOCAL}].")
 @settings(_UP, {"slots": "Slots of each worker that is not started by name."})
-def up(count: int | None, named: tuple[str, ...], least: int | None, most: int | None, **flags: str | None) -> None:
+def up(
+    count: int | None,
+    named: tuple[str, ...],
+    least: int | None,
+    most: int | None,
+    provisioner: str,
+    **flags: str | None,
+) -> None:
     """Run server, controller and workers on this machine, until Ctrl-C or SIGTERM."""
     config = read(flags)
-    elastic = _limits(least, most, count, config.slots)
+    limits = _limits(least, most, count, config.slots)
+    wanted = None if limits is None else elastic(limits, provisioner)
     workers = [_named(text) for text in named]
-    more = count if count is not None else int(not workers and elastic is None)
+    more = count if count is not None else int(not workers and wanted is None)
     workers += [(f"worker-{place}", config.slots) for place in range(1, more + 1)]
     hide_secrets()
     logs.to_stderr(config, process="up")
-    run(config, workers, elastic)
+    run(config, workers, wanted)
 
 
 def _limits(least: int | None, most: int | None, count: int | None, slots: int) -> Limits | None:
@@ -247,8 +255,8 @@ def _named(text: str) -> tuple[str, int]:
     return name, int(slots)
 
 
-def run(config: Config, workers: Sequence[tuple[str, int]] = (), elastic: Limits | None = None) -> None:
-    """Run a controller and these workers (id, slots), and others as ``elastic`` says, until a signal.
+def run(config: Config, workers: Sequence[tuple[str, int]] = (), wanted: Elastic | None = None) -> None:
+    """Run a controller and these workers (id, slots), and others as ``wanted`` says, until a signal.
 
     Raises:
         AeoError: it could not start, or a part gave up.
@@ -260,31 +268,15 @@ def run(config: Config, workers: Sequence[tuple[str, int]] = (), elastic: Limits
                 hurry.append(running.crew.hurry)
                 _announce(config, running)
                 _run_workers(running, workers)
-                with _scaled(running, elastic):
+                with nullcontext() if wanted is None else scaled(running, wanted):
+                    if wanted is not None:
+                        least, most = wanted.limits.least, wanted.limits.most
+                        click.echo(f"{_count(least, 'worker')} to {most}, as trials wait; Ctrl-C stops.", err=True)
                     while not running.crew.failed.wait(3600):
                         pass
                 running.crew.check()
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
-
-
-@contextmanager
-def _scaled(running: Controller, limits: Limits | None) -> Iterator[None]:
-    """Keep as many workers more as there is work for, while the context lasts."""
-    if limits is None:
-        yield
-        return
-    scaler = Scaler(opener(running.config.broker_url), limits, LocalProcesses(running, limits.slots))
-    stop = threading.Event()
-    thread = threading.Thread(target=scaler.run, args=(stop,), name="scaling", daemon=True)
-    thread.start()
-    click.echo(f"{_count(limits.least, 'worker')} to {limits.most}, as trials wait; Ctrl-C stops.", err=True)
-    try:
-        yield
-    finally:
-        stop.set()
-        # Or it would start one more while the others end.
-        thread.join()
 
 
 def _run_workers(running: Controller, workers: Sequence[tuple[str, int]]) -> None:

@@ -15,11 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import engine
 import pytest
-from aiosmtpd.controller import Controller
+from aiosmtpd.controller import Controller as MailServer
 from aiosmtpd.smtp import AuthResult, Envelope
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,9 @@ from aeo.core import notices as core
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, Outcome, WorkerState
 from aeo.core.notices import EvaluationFacts, Kind, Notice, Seen, WorkerFacts, compare
+from aeo.embedded.children import Part, variables
+from aeo.embedded.local import Controller
+from aeo.layout import Shared
 from aeo.notices import Notifier
 from aeo.site import Site
 from aeo.store import evaluations as store
@@ -432,6 +436,15 @@ def test_a_receiver_that_hangs_holds_up_neither_evaluation_nor_end(told: Site, h
     eventually(lambda: [body["state"] for body in hook.bodies] == ["succeeded"])
 
 
+def test_a_worker_beside_the_controller_gets_no_address(tmp_path: Path) -> None:
+    parts: list[Part] = []
+    crew = SimpleNamespace(start=parts.append)
+    config = Config(notify_url=f"http://h/{SECRET}", smtp_url=f"smtp://u:{SECRET}@h", auth_token="t")
+    running = Controller(config=config, shared=Shared(tmp_path, tmp_path), crew=crew, url="http://c")  # type: ignore[arg-type]
+    running.add_worker("w1", 1)
+    assert SECRET not in str(variables(parts[0].config))
+
+
 # By e-mail.
 
 
@@ -468,7 +481,7 @@ def mailbox() -> Iterator[Mailbox]:
         box.logins.append((data.login, data.password))
         return AuthResult(success=data.password == b"p@ss", handled=False)
 
-    controller = Controller(
+    controller = MailServer(
         box, hostname="127.0.0.1", port=box.port, authenticator=login, auth_require_tls=False, ready_timeout=20
     )
     controller.start()

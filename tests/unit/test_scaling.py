@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import engine
 import pytest
@@ -19,10 +22,11 @@ from waiting import eventually
 from aeo import scaling
 from aeo.cli import main
 from aeo.config import Config
+from aeo.core.errors import InputError
 from aeo.core.scaling import Limits, Member, decide, wanted
 from aeo.embedded import children, local
 from aeo.embedded.children import Crew, Part
-from aeo.embedded.elastic import LocalProcesses
+from aeo.embedded.elastic import elastic, scaled
 from aeo.scaling import Scaler, WorkerProvisioner
 from aeo.site import Site
 from aeo.store import evaluations as store
@@ -200,6 +204,20 @@ def test_a_provisioner_that_fails_is_asked_again(site: Site, caplog: pytest.LogC
             thread.join()
 
 
+def test_a_plug_in_gets_what_its_workers_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[scaling.Offer] = []
+    point = EntryPoint(name="cloud", value="tests:none", group=scaling.GROUP)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: given.append)
+    monkeypatch.setattr(scaling, "entry_points", lambda group: [point] if group == scaling.GROUP else [])
+    with pytest.raises(InputError, match="Installed: cloud, local"):
+        elastic(Limits(least=1, most=2, slots=3), "nobody")
+    wanted = elastic(Limits(least=1, most=2, slots=3), "cloud")
+    running = SimpleNamespace(url="http://c", config=Config(auth_token=TOKEN))
+    wanted.make(running)  # type: ignore[arg-type]
+    assert given == [scaling.Offer(controller_url="http://c", auth_token=TOKEN, slots=3)]
+    assert TOKEN not in repr(given)
+
+
 # Real processes.
 
 
@@ -244,26 +262,17 @@ def test_workers_of_this_machine_come_and_go(tmp_path: Path) -> None:
         shared_root=tmp_path / "data", port=port, auth_token=TOKEN, poll_interval=0.5, stop_seconds=2, slots=1
     )
     with local.controller(config, logs=tmp_path) as running:
-        limits = Limits(least=1, most=2, slots=1, idle_seconds=1.0)
-        provisioner = LocalProcesses(running, limits.slots)
-        scaler = Scaler(scaling.opener(running.config.broker_url), limits, provisioner)
-        stop = threading.Event()
-        thread = threading.Thread(target=scaler.run, args=(stop,))
-        thread.start()
+        wanted = elastic(Limits(least=1, most=2, slots=1, idle_seconds=1.0))
         api = Api(running.url)
-        try:
+        with scaled(running, wanted), closing(api):
             api.await_worker("elastic-1", timeout=60)
             id = api.submit({"executor": "sleep", "name": "n", "tasks": 6, "seconds": 1.5})
             api.await_worker("elastic-2", timeout=60)
             eventually(lambda: api.status(id)["state"] == "succeeded", 60)
-            eventually(lambda: len(provisioner.existing()) == 1, 60)
+            eventually(lambda: len(running.added()) == 1, 60)
             # It has said goodbye: nobody takes it for lost.
             eventually(lambda: len(api.get("/api/workers")["workers"]) == 1, 30)
             assert api.status(id)["outcomes"]["scored"] == 6
-        finally:
-            api.close()
-            stop.set()
-            thread.join()
 
 
 @pytest.mark.parametrize(
@@ -273,6 +282,7 @@ def test_workers_of_this_machine_come_and_go(tmp_path: Path) -> None:
         (["--min-workers", "3", "--max-workers", "2"], "--max-workers"),
         (["--max-workers", "2", "--workers", "1"], "--workers"),
         (["--max-workers", "0"], "--max-workers"),
+        (["--max-workers", "2", "--provisioner", "nobody"], "--provisioner"),
     ],
 )
 def test_limits_that_cannot_be_are_named(arguments: list[str], place: str, tmp_path: Path) -> None:
