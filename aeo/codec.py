@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
@@ -78,6 +79,20 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+#: Labels that many trials have alike, each once.
+_labels: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+_MOST_LABELS = 10_000
+#: Characters of a text of which one copy is kept for all that have it.
+_SHORT = 40
+
+
+def _shared(mapping: dict[str, str]) -> dict[str, str]:
+    """One mapping for all that are alike: what is decoded is never changed."""
+    if len(_labels) >= _MOST_LABELS:
+        _labels.clear()
+    return _labels.setdefault(tuple(mapping.items()), mapping)
+
+
 def _decode(kind: Any, value: Any) -> Any:
     origin = get_origin(kind)
     if kind is Any:
@@ -92,7 +107,8 @@ def _decode(kind: Any, value: Any) -> Any:
         return tuple(_decode(get_args(kind)[0], item) for item in value)
     if origin is not None and issubclass(origin, Mapping):
         of_key, of_item = get_args(kind)
-        return {_decode(of_key, key): _decode(of_item, item) for key, item in value.items()}
+        decoded = {_decode(of_key, key): _decode(of_item, item) for key, item in value.items()}
+        return _shared(decoded) if of_item is str else decoded
     if kind is datetime:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:
@@ -105,6 +121,9 @@ def _decode(kind: Any, value: Any) -> Any:
         return float(value)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
+    if kind is str and type(value) is str and len(value) <= _SHORT:
+        # A hundred thousand trials have the same few names and labels.
+        return sys.intern(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value

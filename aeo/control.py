@@ -30,6 +30,8 @@ GAP_SECONDS = 10.0
 REPAIR_SECONDS = 2.0
 #: Seconds that a notice on its way gets at the end.
 LEAVE_SECONDS = 3.0
+#: A refresh of summaries is followed by so many times its own duration without one.
+REFRESH_REST = 10
 #: Seconds a loop waits after a failure before it goes on.
 AFTER_FAILURE = 1.0
 
@@ -113,6 +115,7 @@ class Refresher:
 
     def round(self) -> None:
         """Refresh what changed since the last round."""
+        began = clock()
         open_ids = evaluations.open_ids(self._site.db)
         for gone in set(self._rows) - set(open_ids):
             del self._rows[gone]
@@ -130,7 +133,8 @@ class Refresher:
                 with logs.about(evaluation=id):
                     self._rows[id] = self._refresh(id, self._rows.get(id, ()))
                 self._seen[id] = now
-        self._stop.wait(self._site.config.refresh_seconds)
+        # It reads every row of an evaluation: with many of them it must not take the process for itself.
+        self._stop.wait(max(self._site.config.refresh_seconds, REFRESH_REST * (clock() - began)))
 
     def _refresh(self, id: str, known: tuple[TrialRow, ...]) -> tuple[TrialRow, ...]:
         try:

@@ -6,6 +6,8 @@ An evaluation that took over results of an earlier one also has ``carried.jsonl`
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +22,9 @@ EVALUATION = "evaluation.json"
 TRIALS = "trials.jsonl"
 CARRIED = "carried.jsonl"
 
+#: Planned trials that are kept in memory over all evaluations that were read, about 1.5 KiB each.
+KEPT_TRIALS = 120_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -33,6 +38,10 @@ class Record:
     def whole(self) -> Evaluation:
         """The evaluation with its trials."""
         return replace(self.evaluation, plan=replace(self.evaluation.plan, trials=tuple(self.trials.values())))
+
+
+_known: OrderedDict[Path, Record] = OrderedDict()
+_lock = threading.Lock()
 
 
 def write(folder: Path, evaluation: Evaluation) -> None:
@@ -92,10 +101,20 @@ def read(folder: Path) -> Record:
         NotFound: there is no such evaluation.
         InputError: a file is damaged.
     """
-    return _read(folder)
+    with _lock:
+        known = _known.get(folder)
+        if known is not None:
+            _known.move_to_end(folder)
+            return known
+    record = _read(folder)
+    with _lock:
+        _known[folder] = record
+        # The last one in any case: it is in use.
+        while len(_known) > 1 and sum(len(one.trials) for one in _known.values()) > KEPT_TRIALS:
+            _known.popitem(last=False)
+    return record
 
 
-@lru_cache(maxsize=32)
 def _read(folder: Path) -> Record:
     evaluation = _header(folder)
     try:
