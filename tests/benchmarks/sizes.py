@@ -21,7 +21,7 @@ class Size:
     growth: tuple[int, ...] = (1000, 10_000, 100_000)
     merged: int = 20_000
     #: Trials of the largest that are run before it is cancelled; None: all.
-    growth_part: int | None = 15_000
+    growth_part: int | None = 10_000
     #: Slots for growth.
     growth_slots: int = 4
     workers: int = 50
