@@ -158,6 +158,25 @@ def test_a_push_moves_exactly_what_the_manifest_lists(end: End, run_dir: Path, r
     assert {path.name for path in arrived.parent.iterdir()} == {"task__1.t0k", "task__1.t0k.json"}
 
 
+def test_several_results_go_together(end: End, tmp_path: Path, run_dir: Path, request: pytest.FixtureRequest) -> None:
+    place = tmp_path / "outbox"
+    names = [f"{_unique(request)}/{name}.t" for name in ("one", "two", "empty")]
+    for name in names[:2]:
+        shutil.copytree(run_dir, place / name, symlinks=True, ignore=lambda _, __: ["pipe", "socket"])
+    (place / names[2]).mkdir()
+    files = [f"{name}.json" for name in names]
+    for file in files:
+        (place / file).write_text(file)
+    move.push_all(end.remote, place, names, "inbox", password=end.password)
+    assert not any((end.root / "inbox" / file).exists() for file in files)
+    move.push_all(end.remote, place, files, "inbox", password=end.password)
+    for name, file in zip(names, files, strict=True):
+        manifest.verify(made(place / name), end.root / "inbox" / name)
+        assert (end.root / "inbox" / file).read_text() == file
+    with pytest.raises(InputError):
+        move.push_all(end.remote, place, [names[0], f"{names[0]}x"], "inbox", password=end.password)
+
+
 def test_a_second_push_changes_nothing(end: End, run_dir: Path, request: pytest.FixtureRequest) -> None:
     target = f"inbox/{_unique(request)}/task__1.t0k"
     end.push(run_dir, target)
