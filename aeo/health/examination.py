@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,11 +78,27 @@ def _controller(machine: Machine) -> Iterator[Condition]:
     if runs(shared.lock):
         yield from _running(machine, shared)
         return
-    yield from port.judge(port.measure(config.host, config.port))
+    yield from _port(config)
     if config.broker_url:
         yield from broker.judge(broker.measure(config.broker_url))
     if seen.exists and shared.evaluations.is_dir():
-        yield warning("controller", "it does not run here", "Start it: `aeo controller`, or its service.")
+        fix = "Start it: `aeo controller` (or `aeo control` beside `aeo web`), or its service."
+        yield warning("controller", "no control process runs here", fix)
+
+
+def _port(config: Config) -> Iterator[Condition]:
+    tried = port.measure(config.host, config.port)
+    # A web process of its own holds no lock; it says what it is.
+    if tried.error == errno.EADDRINUSE and controller.measure(_url(config), "").version:
+        yield ok("port", f"{config.host}:{config.port} is a controller's")
+    else:
+        yield from port.judge(tried)
+
+
+def _url(config: Config) -> str:
+    """The controller's address on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104 compared, not listened on
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 
 
 def _running(machine: Machine, shared: Shared) -> Iterator[Condition]:
@@ -92,10 +109,9 @@ def _running(machine: Machine, shared: Shared) -> Iterator[Condition]:
     if not token:
         with suppress(OSError):
             token = shared.token.read_text().strip()
-    host = config.host if config.host not in ("0.0.0.0", "::") else "127.0.0.1"  # noqa: S104 compared, not listened on
-    url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+    answer = controller.measure(_url(config), token)
     # Not the clock: it is the same machine's.
-    yield from (item for item in controller.judge(controller.measure(url, token), __version__) if item.about != "clock")
+    yield from (item for item in controller.judge(answer, __version__) if item.about != "clock")
 
 
 def runs(lock: Path) -> bool:
@@ -122,7 +138,7 @@ def _worker(machine: Machine) -> Iterator[Condition]:
         yield from _room({local.root, *_folders()}, config.clean_above, _CLEAN)
     yield from controller.judge(controller.measure(config.controller_url, config.auth_token), __version__)
     # What the controller would tell at registration can be tried by nothing but a registration.
-    if config.broker_url:
+    if config.broker_url and CONTROLLER not in machine.roles:
         yield from broker.judge(broker.measure(config.broker_url))
     if config.transfer_url:
         yield transfer.judge(transfer.measure(config.transfer_url, config.transfer_password))

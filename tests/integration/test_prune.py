@@ -7,10 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ from needs import require
 from programs import Program, free_port
 from waiting import eventually
 
-from aeo import cleaning, contents, recovery, retention, summaries
+from aeo import cleaning, contents, evaluations, recovery, retention, summaries
 from aeo.cli import main
 from aeo.core.errors import NotFound, Unavailable
-from aeo.core.model import ContentFolder, Plan, PlannedTrial
+from aeo.core.model import ContentFolder, EvaluationState, Plan, PlannedTrial
 from aeo.site import Site, WorkerSite
 from aeo.store import connection, health
 from aeo.store import evaluations as store
@@ -187,39 +188,52 @@ def test_a_wiped_store_prunes_nothing(here: Site, tmp_path: Path) -> None:
     assert left(here, id, "one") == set()
 
 
-#: Dies by SIGKILL at the n-th step that changes something.
-KILLED = """
-import os, shutil, signal, sys
-from pathlib import Path
-from aeo import retention, summaries
-from aeo.cli import main
-from aeo.store import evaluations
-left = int(sys.argv.pop(1))
-def counted(call):
-    def step(*args, **options):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*args, **options)
-    return step
-Path.rename = counted(Path.rename)
-shutil.rmtree = counted(shutil.rmtree)
-evaluations.delete = counted(evaluations.delete)
-summaries.drop = counted(summaries.drop)
-main(sys.argv[1:])
-"""
+def killed_at(site: Site, step: int) -> int:
+    """Prune in a process of its own that dies by SIGKILL at its n-th step that changes something; how it ended."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    left = step
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def one(*args: object, **options: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **options)
+
+        return one
+
+    try:
+        for owner, name in ((Path, "rename"), (shutil, "rmtree"), (store, "delete"), (summaries, "drop")):
+            setattr(owner, name, counted(getattr(owner, name)))
+        mine = replace(site, db=connection.connect(site.config.broker_url))
+        retention.remove(mine, retention.find(mine, timedelta(days=30)))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def cancelled(site: Site, name: str) -> str:
+    """An evaluation that ended before any trial ran."""
+    id = submit(site, {"name": name, "trials": 1}).id
+    evaluations.cancel(site, id)
+    for state in (EvaluationState.MERGING, EvaluationState.CANCELLED):
+        store.move(site.db, id, state)
+    assert store.get(site.db, id).state.final
+    return id
 
 
 def test_killed_at_any_step_the_next_call_ends_it(here: Site, tmp_path: Path) -> None:
-    names = [f"number-{step}" for step in range(MOST_STEPS)]
     deaths = 0
-    for step, (name, id) in enumerate(zip(names, finished(here, tmp_path, *names, days=1), strict=True)):
+    for step in range(MOST_STEPS):
+        name = f"number-{step}"
+        id = cancelled(here, name)
         age(here, id, 40)
         trash = task(here, "d" * 64, 40)
-        command = [sys.executable, "-c", KILLED, str(step), "prune", "--older-than", "30d", "--yes"]
-        ended = subprocess.run(command, capture_output=True, check=False)
-        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr.decode()
+        ended = killed_at(here, step)
+        assert ended in (0, -signal.SIGKILL)
         found = left(here, id, name)
         # What is still an evaluation is a whole one.
         assert "folder" not in found or found >= WHOLE, (step, found)
@@ -228,17 +242,15 @@ def test_killed_at_any_step_the_next_call_ends_it(here: Site, tmp_path: Path) ->
         assert left(here, id, name) == set(), (step, found)
         assert not trash.exists()
         assert list(here.shared.pruned.iterdir()) == []
-        if ended.returncode == 0:
+        if ended == 0:
             break
         deaths += 1
     assert 5 < deaths < MOST_STEPS
 
 
 def test_one_that_is_kept_at_the_last_moment_stays(here: Site, tmp_path: Path) -> None:
-    import datetime
-
     (id,) = finished(here, tmp_path, "one")
-    found = retention.find(here, datetime.timedelta(days=30))
+    found = retention.find(here, timedelta(days=30))
     assert [one.id for one in found.evaluations] == [id]
     retention.keep(here, "one")
     assert retention.remove(here, found).evaluations == ()
