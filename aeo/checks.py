@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from aeo import evaluations, executors, submission
-from aeo.core import estimate
+from aeo.core import simulate
 from aeo.core.allot import Allotment
 from aeo.core.errors import InputError, Problem
 from aeo.core.estimate import Basis
 from aeo.core.model import Plan, PlannedTrial, Spec
+from aeo.core.simulate import Machine, Work
 from aeo.evaluations import Inherit, Legacy
 from aeo.executors import source
 from aeo.site import Site
@@ -21,6 +22,8 @@ from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
 
 _T = TypeVar("_T")
+#: Most trials that are played through: a second or so.
+_PLAYED = 10_000
 #: Stands for the evaluation's id, of which a name by the time has four characters.
 _ID = "0000"
 
@@ -199,10 +202,29 @@ def _timed(site: Site, spec: Spec, plan: Plan, shares: Allotment, found: Check, 
         )
         for worker, batches in shares.shares.items()
     )
-    slots = sum(share.slots for share in given)
-    placed = [expected[name] for batches in shares.shares.values() for batch in batches for name in batch if expected]
-    total = estimate.remaining(placed, [], slots=slots, factor=1.0) if placed else None
-    return replace(found, shares=given, estimated_seconds=total, known=known)
+    return replace(found, shares=given, estimated_seconds=_makespan(plan, spec, expected, pool), known=known)
+
+
+def _makespan(plan: Plan, spec: Spec, expected: Mapping[str, float], pool: Sequence[WorkerStatus]) -> float | None:
+    """Seconds from start to end on these workers when nothing else runs there: played through, or the least possible
+    where there are so many trials that both are alike."""
+    if not expected:
+        return None
+    machines = [
+        Machine(
+            name=worker.info.id,
+            slots=worker.info.capacity.slots,
+            capacity=worker.info.capacity,
+            weight=worker.weight_override,
+        )
+        for worker in pool
+    ]
+    if len(plan.trials) > _PLAYED:
+        taking = [machine for machine in machines if machine.weight != 0]
+        return max(1.0, simulate.bound(list(expected.values()), taking, spec.per_worker_concurrency))
+    trials = [replace(trial, estimated_seconds=expected[trial.name]) for trial in plan.trials]
+    work = Work(trials=trials, limit=spec.per_worker_concurrency)
+    return max(1.0, simulate.simulate([work], machines).makespan)
 
 
 def _durations(site: Site, spec: Spec, plan: Plan) -> tuple[int, Mapping[str, float]]:

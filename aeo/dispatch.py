@@ -68,8 +68,11 @@ def send(site: Site, evaluation: str, batches: Sequence[Batch], *, priority: int
     return sent
 
 
-def resend(site: Site | WorkerSite, batch: Batch, *, worker: str = "") -> None:
+def resend(site: Site | WorkerSite, batch: Batch, *, worker: str = "", behind: bool = False) -> None:
     """Send a batch's message again, the same member of the same chord, to its own worker or another one.
+
+    ``behind``: after those of every priority. Who waits for room and has the highest would be the next to get the slot
+    that it gave to others, again and again; those let it pass as soon as it can run (see `aeo.core.choose`).
 
     Celery counts a member once however often it returns, so a message that was not lost does no harm.
 
@@ -80,7 +83,8 @@ def resend(site: Site | WorkerSite, batch: Batch, *, worker: str = "") -> None:
     member = json.loads(batch.message)
     place = {key: member[key] for key in ("group_id", "group_index", "chord")}
     with _sending(site) as app:
-        _message(app, batch, worker or batch.worker, member["priority"]).apply_async(**place)
+        step = PRIORITIES[-1] if behind else member["priority"]
+        _message(app, batch, worker or batch.worker, step).apply_async(**place)
 
 
 def ring(site: Site, evaluation: str) -> None:

@@ -105,4 +105,4 @@ def send_again(site: WorkerSite, batch: Batch) -> None:
     with suppress(Unavailable):
         message = evaluations.message_of(site.db, batch)
         if message:
-            dispatch.resend(site, replace(batch, message=message))
+            dispatch.resend(site, replace(batch, message=message), behind=True)

@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "resume": ("aeo.cli.follow:resume", "Let a paused evaluation go on."),
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
     "alerts": ("aeo.cli.alerts:alerts", "Show what somebody should look at now."),
+    "simulate": ("aeo.cli.simulate:simulate", "Tell when work would end on a pool, without running it."),
     "doctor": ("aeo.cli.doctor:doctor", "Check this machine, or that nothing is lost and nothing counted twice."),
     "prune": ("aeo.cli.prune:prune", "Remove old evaluations."),
     "keep": ("aeo.cli.prune:keep", "Keep an evaluation from being pruned."),

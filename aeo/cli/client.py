@@ -60,6 +60,10 @@ class Client:
         """Plan an evaluation without starting it."""
         return self._call("POST", "/api/plan", body=submission, timeout=_SUBMIT_TIMEOUT)
 
+    def trace(self, id: str) -> Body:
+        """What an evaluation's trials took."""
+        return self._call("GET", _path(id, "/trace"), timeout=_SUBMIT_TIMEOUT)
+
     def evaluations(self, *, offset: int = 0, limit: int = 20, state: str | None = None) -> Body:
         """A page of evaluations, newest first."""
         return self._call("GET", "/api/evaluations", query={"offset": offset, "limit": limit, "state": state})

@@ -129,17 +129,18 @@ class _View:
         if room and room.evaluation == self.evaluation and self._binds(room) and self._fits(self.job.kinds[room.kind]):
             return room.trial, False, None
         blocked, passed = False, None
-        others = sorted(
-            (other for other in self.job.shares if other != self.batch),
-            key=lambda other: (self.job.shares[other].seconds, other),
-            reverse=True,
-        )
-        for share in (self.batch, *others):
+        for share in self._shares():
             trial, more, first = self._pick_from(share)
             blocked, passed = blocked or more, passed or first
             if trial:
                 return trial, blocked, passed
         return "", blocked, passed
+
+    def _shares(self) -> Iterator[str]:
+        """The batch's own share, then the others: who has most left first."""
+        yield self.batch
+        others = (other for other in self.job.shares if other != self.batch)
+        yield from sorted(others, key=lambda other: (self.job.shares[other].seconds, other), reverse=True)
 
     def _pick_from(self, share: str) -> tuple[str, bool, Room | None]:
         best: Waiting | None = None
@@ -208,8 +209,10 @@ class _View:
             rival = self.pool.jobs[other]
             if arriving and self.seat.turned is not None and since <= self.seat.turned:
                 continue
-            held = arriving or rival.untouched or self.pool.now - self.seat.since >= TURN_SECONDS
-            equal = rival.priority == job.priority and held and self._slots(other) < mine
+            # Two that have not begun would give the slot to each other for ever.
+            first = rival.untouched and not job.untouched
+            held = arriving or first or self.pool.now - self.seat.since >= TURN_SECONDS
+            equal = rival.priority == job.priority and held and self._slots(other) < mine and not self._has_kept()
             if (rival.priority > job.priority or equal) and self._could_run(other):
                 return True
         room = self.room
@@ -220,6 +223,17 @@ class _View:
             and self._binds(room)
             and self._fits(self.pool.jobs[room.evaluation].kinds[room.kind])
             and any(other == room.evaluation for other, _ in self._rivals())
+        )
+
+    def _has_kept(self) -> bool:
+        """Whether this batch has the slot for the trial that room was kept for."""
+        room = self.room
+        return (
+            self.seat.state == "started"
+            and room is not None
+            and room.evaluation == self.evaluation
+            and self._binds(room)
+            and self._fits(self.job.kinds[room.kind])
         )
 
     def has_heir(self) -> bool:

@@ -102,3 +102,14 @@ def durations(book: Book, id: str) -> list[tuple[float, float]]:
         return connection.execute(query, (number,)).fetchall()
 
     return book.known(id, "durations", look)
+
+
+def took(book: Book, id: str) -> dict[str, float]:
+    """Seconds of the trials that ran, by name; those that were taken over did not.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"SELECT trial, seconds FROM lines WHERE {_WHICH} AND seconds IS NOT NULL AND run > 0 AND NOT carried"
+    with book.read() as connection:
+        return dict(connection.execute(query, (id,)).fetchall())

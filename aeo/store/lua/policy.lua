@@ -238,7 +238,13 @@ local function look(evaluation, batch, worker, patience)
       local rival = view.status(id)
       if held or not turned or since[id] > turned then
         local equal = rival.priority == priority and slots_of(id) < slots_of(evaluation)
-          and (not held or rival.untouched or held >= TURN_MS)
+          -- Two that have not begun would give the slot to each other for ever.
+          and (not held or held >= TURN_MS or (rival.untouched and not view.status(evaluation).untouched))
+        local kept = equal and held and view.room()
+        -- It has the slot for the trial that room was kept for.
+        if kept and kept.evaluation == evaluation and view.binds(kept, priority) and view.fits(kept.parts) then
+          equal = false
+        end
         if (rival.priority > priority or equal) and could_run(id) then
           return true
         end

@@ -1,0 +1,330 @@
+"""When evaluations would end on a pool: the live policy played through in time that costs nothing.
+
+Discrete events over the very functions that the live engine uses: `allot` shares out, `choose` says what a batch does
+at each claim. Pure, and the same for the same input; what is drawn at random is drawn from a seed (see `drawn`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from random import Random
+
+from aeo.core.allot import Allotment, Offer, allot
+from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, covers, gives_way
+from aeo.core.model import Capacity, PlannedTrial
+from aeo.core.pool import Job, Kind, Limit, Place, Pool, Seat, Share, Waiting
+
+#: What a machine of which only slots are known is taken to have.
+_PLENTY = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A worker of the pool."""
+
+    name: str
+    slots: int
+    #: 1 takes a trial as long as its seconds say, 2 half as long.
+    speed: float = 1.0
+    #: None: room for anything.
+    capacity: Capacity | None = None
+    #: A person's weight for it, see `Offer`.
+    weight: float | None = None
+
+    @property
+    def holds(self) -> Capacity:
+        """What it has."""
+        return self.capacity or Capacity(slots=self.slots, cpus=_PLENTY, memory_mb=_PLENTY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """An evaluation to be run. What is expected of its trials stands in them, and decides their order."""
+
+    id: str = "evaluation"
+    trials: Sequence[PlannedTrial]
+    #: What each trial does take at speed 1, by name; left out: as expected.
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    #: Slots of each machine it may use; None means all.
+    limit: int | None = None
+    priority: int = 0
+    submitted: float = 0.0
+
+    def takes(self, trial: PlannedTrial) -> float:
+        """Seconds of a trial at speed 1."""
+        return self.seconds.get(trial.name, trial.estimated_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A trial that ran; times in seconds."""
+
+    evaluation: str
+    trial: str
+    worker: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What came of it."""
+
+    #: In the order of their ends.
+    spans: tuple[Span, ...]
+    machines: tuple[Machine, ...]
+    #: Trials that fit no machine, by evaluation.
+    left: Mapping[str, tuple[str, ...]]
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the start to the end of the last trial."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    @property
+    def utilisation(self) -> float:
+        """Share of all slots' time in which they ran a trial."""
+        whole = self.makespan * sum(machine.slots for machine in self.machines)
+        return math.fsum(span.end - span.start for span in self.spans) / whole if whole else 0.0
+
+    def of(self, worker: str) -> tuple[Span, ...]:
+        """What one machine ran."""
+        return tuple(span for span in self.spans if span.worker == worker)
+
+
+def bound(seconds: Sequence[float], machines: Sequence[Machine], limit: int | None = None) -> float:
+    """No schedule ends earlier, in seconds: the work over all slots, and the longest trial on the fastest."""
+    rate = math.fsum(one.speed * (one.slots if limit is None else min(limit, one.slots)) for one in machines)
+    fastest = max((one.speed for one in machines if one.slots), default=0.0)
+    if not seconds or not rate:
+        return 0.0
+    return max(math.fsum(seconds) / rate, max(seconds) / fastest)
+
+
+def simulate(
+    works: Sequence[Work],
+    machines: Sequence[Machine],
+    *,
+    limits: Mapping[str, Limit] | None = None,
+    overhead: float = 0.0,
+    patience: float = PATIENCE_SECONDS,
+) -> Forecast:
+    """Play evaluations through on a pool.
+
+    ``limits``: by key of a model provider; ``overhead``: seconds a slot takes for each trial beside running it;
+    ``patience``: see `choose`.
+    """
+    return _Play(works, machines, limits or {}, overhead, patience).play()
+
+
+def drawn(median: float, sigma: float, number: int, seed: int) -> list[float]:
+    """Seconds of so many trials, log-normal: half are shorter than ``median``; ``sigma`` 0 makes all alike."""
+    random = Random(seed)  # noqa: S311 - no secret
+    return [median * math.exp(random.gauss(0.0, sigma)) for _ in range(number)]
+
+
+@dataclass(kw_only=True)
+class _Entered:
+    """An evaluation that was submitted. The job shows the other tables, which change under it."""
+
+    job: Job
+    seats: dict[str, Seat]
+    shares: dict[str, Share]
+    #: What waits, by batch and kind.
+    queues: dict[str, dict[str, deque[Waiting]]]
+    #: Trial to its plan, its batch and its kind.
+    trials: Mapping[str, tuple[PlannedTrial, str, str]]
+
+
+class _Play:
+    """The pool while it is played through."""
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        machines: Sequence[Machine],
+        limits: Mapping[str, Limit],
+        overhead: float,
+        patience: float,
+    ) -> None:
+        self.works = {work.id: work for work in works}
+        self.machines = {machine.name: machine for machine in machines}
+        self.limits, self.overhead, self.patience = limits, overhead, patience
+        self.now = 0.0
+        self.entered: dict[str, _Entered] = {}
+        self.jobs: dict[str, Job] = {}
+        #: Loads by machine, the same as in its place.
+        self.loads: dict[str, dict[tuple[str, str], Kind]] = {name: {} for name in self.machines}
+        self.places = {
+            name: Place(capacity=one.holds, takes=one.weight != 0, loads=self.loads[name])
+            for name, one in self.machines.items()
+        }
+        self.paced: dict[str, float] = {}
+        self.free = {name: machine.slots for name, machine in self.machines.items()}
+        #: Messages by machine: the highest priority first, then the oldest.
+        self.queues: dict[str, list[tuple[float, int, str, str]]] = {name: [] for name in self.machines}
+        #: Batches by machine that have a slot and nothing they may run now.
+        self.idle: dict[str, deque[tuple[str, str]]] = {name: deque() for name in self.machines}
+        self.numbers = count()
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.spans: list[Span] = []
+
+    def play(self) -> Forecast:
+        for work in self.works.values():
+            self._at(work.submitted, partial(self._submit, work))
+        while self.events:
+            self.now, _, happen = heapq.heappop(self.events)
+            happen()
+        return Forecast(spans=tuple(self.spans), machines=tuple(self.machines.values()), left=self._left())
+
+    def _at(self, time: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (time, next(self.numbers), happen))
+
+    def _left(self) -> dict[str, tuple[str, ...]]:
+        ran = {(span.evaluation, span.trial) for span in self.spans}
+        left = {
+            id: tuple(trial.name for trial in work.trials if (id, trial.name) not in ran)
+            for id, work in self.works.items()
+        }
+        return {id: names for id, names in left.items() if names}
+
+    def _submit(self, work: Work) -> None:
+        offers = [Offer(worker=one.name, capacity=one.holds, weight=one.weight) for one in self.machines.values()]
+        self.entered[work.id] = entered = _enter(work, allot(work.trials, offers, work.limit), self.now)
+        self.jobs[work.id] = entered.job
+        for batch in entered.seats:
+            self._queue(work.id, batch)
+        self._look()
+
+    def _queue(self, evaluation: str, batch: str, *, behind: bool = False) -> None:
+        """``behind``: after those of every priority, or who gave its turn would be the next to get it."""
+        entered = self.entered[evaluation]
+        message = (math.inf if behind else -entered.job.priority, next(self.numbers), evaluation, batch)
+        heapq.heappush(self.queues[entered.seats[batch].worker], message)
+
+    def _look(self, worker: str | None = None) -> None:
+        """Let those go on that wait: on one machine, or on all, as they do where a limit may have room again."""
+        for name in self.machines if worker is None or self.limits else (worker,):
+            for _ in range(len(self.idle[name])):
+                self._ask(name, *self.idle[name].popleft())
+            self._fill(name)
+        later = [at for at in self.paced.values() if at > self.now]
+        if later and any(self.idle.values()):
+            self._at(min(later), self._look)
+
+    def _fill(self, worker: str) -> None:
+        """Start the batches whose turn it is on the free slots."""
+        while self.free[worker] and self.queues[worker]:
+            _, _, evaluation, batch = heapq.heappop(self.queues[worker])
+            if gives_way(self._pool(), evaluation, batch):
+                self._turn(evaluation, batch)
+                continue
+            self._seat(evaluation, batch, "started")
+            self.free[worker] -= 1
+            self._ask(worker, evaluation, batch)
+
+    def _pool(self) -> Pool:
+        return Pool(
+            now=self.now,
+            jobs=self.jobs,
+            places=self.places,
+            limits=self.limits,
+            paced=self.paced,
+            patience=self.patience,
+        )
+
+    def _ask(self, worker: str, evaluation: str, batch: str) -> None:
+        choice = choose(self._pool(), evaluation, batch)
+        if choice.room != self.places[worker].room:
+            self.places[worker] = replace(self.places[worker], room=choice.room)
+        if choice.answer is Answer.CLAIM:
+            self._start(worker, evaluation, batch, choice.trial)
+        elif choice.answer is Answer.WAIT:
+            self.idle[worker].append((evaluation, batch))
+        else:
+            self.free[worker] += 1
+            if choice.answer is Answer.TURN:
+                self._turn(evaluation, batch)
+            else:
+                self._seat(evaluation, batch, "ended")
+
+    def _turn(self, evaluation: str, batch: str) -> None:
+        self._seat(evaluation, batch, "sent", turned=self.now)
+        self._queue(evaluation, batch, behind=True)
+
+    def _seat(self, evaluation: str, batch: str, state: str, *, turned: float | None = None) -> None:
+        seats = self.entered[evaluation].seats
+        turned = seats[batch].turned if turned is None else turned
+        seats[batch] = replace(seats[batch], state=state, since=self.now, turned=turned)
+
+    def _start(self, worker: str, evaluation: str, batch: str, name: str) -> None:
+        entered = self.entered[evaluation]
+        trial, _, kind = entered.trials[name]
+        _leave(entered, name)
+        if entered.job.untouched:
+            entered.job = self.jobs[evaluation] = replace(entered.job, untouched=False)
+        self.loads[worker][(evaluation, batch)] = entered.job.kinds[kind]
+        for key, limit in self.limits.items():
+            if limit.per_minute and covers(key, entered.job.kinds[kind].model):
+                self.paced[key] = max(self.now, self.paced.get(key, 0.0)) + 60 / limit.per_minute
+        lasts = self.works[evaluation].takes(trial) / self.machines[worker].speed + self.overhead
+        span = Span(evaluation=evaluation, trial=name, worker=worker, start=self.now, end=self.now + lasts)
+        self._at(span.end, partial(self._end, span, batch))
+
+    def _end(self, span: Span, batch: str) -> None:
+        del self.loads[span.worker][(span.evaluation, batch)]
+        self.spans.append(span)
+        self._ask(span.worker, span.evaluation, batch)
+        self._look(span.worker)
+
+
+def _enter(work: Work, allotment: Allotment, now: float) -> _Entered:
+    planned = {trial.name: trial for trial in work.trials}
+    numbers: dict[Kind, str] = {}
+    trials: dict[str, tuple[PlannedTrial, str, str]] = {}
+    seats: dict[str, Seat] = {}
+    shares: dict[str, Share] = {}
+    queues: dict[str, dict[str, deque[Waiting]]] = {}
+    for worker, batches in allotment.shares.items():
+        for number, names in enumerate(batches):
+            batch = f"{worker}/{number}"
+            seats[batch] = Seat(worker=worker, state="sent", since=now)
+            own: dict[str, deque[Waiting]] = {}
+            for place, name in enumerate(names):
+                kind = Kind(needs=planned[name].needs, model=_model(planned[name]))
+                trials[name] = planned[name], batch, numbers.setdefault(kind, str(len(numbers)))
+                own.setdefault(numbers[kind], deque()).append(Waiting(trial=name, place=place))
+            queues[batch] = own
+            if own:
+                shares[batch] = Share(seconds=sum(planned[name].estimated_seconds for name in names), queues=own)
+    job = Job(
+        priority=work.priority,
+        untouched=True,
+        kinds={number: kind for kind, number in numbers.items()},
+        shares=shares,
+        seats=seats,
+        unfit=allotment.unfit,
+    )
+    return _Entered(job=job, seats=seats, shares=shares, queues=queues, trials=trials)
+
+
+def _leave(entered: _Entered, name: str) -> None:
+    """Take a trial that starts out of its share."""
+    trial, batch, kind = entered.trials[name]
+    own = entered.queues[batch]
+    own[kind].remove(next(waiting for waiting in own[kind] if waiting.trial == name))
+    if any(own.values()):
+        left = entered.shares[batch].seconds - trial.estimated_seconds
+        entered.shares[batch] = Share(seconds=left, queues=own)
+    else:
+        del entered.shares[batch]
+
+
+def _model(trial: PlannedTrial) -> str:
+    return "/".join(part for part in (trial.labels.get("provider"), trial.labels.get("model")) if part)
