@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
+from aeo.config import Config
 from aeo.core.condition import Condition, Level, fault, ok, warning
 from aeo.embedded import log_files
 from aeo.executors.harbor import engine, images
@@ -16,6 +17,7 @@ from aeo.health import broker, clock, controller, disk, examination, files, fold
 from aeo.health.broker import Broker
 from aeo.health.controller import Answer
 from aeo.health.disk import Room
+from aeo.health.examination import Machine
 from aeo.health.port import Port
 from aeo.store.server import Server
 
@@ -211,3 +213,23 @@ def test_logs_are_kept_short_while_their_processes_run(tmp_path: Path, monkeypat
         file.truncate(log_files.MOST_BYTES)
     with log_files.kept_short(lambda: [away, path]):
         eventually(lambda: (tmp_path / "control.log.1").exists() and path.stat().st_size == 0)
+
+
+def test_a_plug_in_that_breaks_is_a_fault_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Broken:
+        def conditions(self, local_root: Path, slots: int) -> list[Condition]:
+            raise RuntimeError("no")
+
+        def folders(self) -> list[Path]:
+            return []
+
+    class Plugin:
+        care = Broken()
+
+    monkeypatch.setattr(examination.executors, "installed", lambda: ("broken", "without"))
+    monkeypatch.setattr(examination.executors, "load", lambda name: Plugin() if name == "broken" else object())
+    (tmp_path / "root").mkdir()
+    config = Config(local_root=tmp_path, shared_root=tmp_path / "root", port=0)
+    found = list(examination.examine(Machine(config=config, roles=frozenset({"controller"}))))
+    assert [item.text for item in found if item.about == "broken"] == ["the executor cannot look at this machine: no"]
+    assert "disk" in {item.about for item in found}
