@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the disk.
 ROUND_SECONDS = 3600.0
-#: Seconds until the next look when nobody could say what is still needed.
+#: Seconds until the next look when nobody could say what is still needed; doubling.
 RETRY_SECONDS = 10.0
 _DAY = 86400.0
 _MARK = "keep"
@@ -50,14 +50,15 @@ class Cleaned:
 
 def keep_clean(site: WorkerSite, stop: threading.Event) -> None:
     """Look at the disk at once, then each hour until ``stop``."""
-    wait = 0.0
+    wait, retry = 0.0, RETRY_SECONDS
     while not stop.wait(wait):
         wait = ROUND_SECONDS
         try:
             clean(site)
+            retry = RETRY_SECONDS
         except AeoError as error:
             log.debug("not cleaned up: %s", error)
-            wait = RETRY_SECONDS
+            wait, retry = retry, min(retry * 2, ROUND_SECONDS)
         except Exception:  # it must not end for a fault of today
             log.exception("the disk could not be cleaned up")
 
