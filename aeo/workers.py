@@ -162,7 +162,8 @@ def _views(site: Site, found: list[WorkerStatus]) -> list[WorkerView]:
             heartbeat_age=status.heartbeat_age,
             weight=float(status.info.capacity.slots) if status.weight_override is None else status.weight_override,
             weight_override=status.weight_override,
-            busy=status.busy,
+            # A finished run holds its lease until its result has arrived, while the slot has the next one.
+            busy=min(status.busy, status.info.capacity.slots),
             queued=sum(lengths[name] for name in lists[status.info.id]),
             recent_runs=len(status.recent),
             recent_failed=sum(status.recent),

@@ -53,6 +53,8 @@ def test_main_process_killed_and_started_at_once(stage: Stage, judge: Judge) -> 
 
 def test_commands_of_a_killed_worker_end_with_it(stage: Stage, judge: Judge) -> None:
     run = stage.submit("command", **commands(stage, 10, 1.05)).until_running("a", "b", count=2)
+    # Between two commands there is none; the log, too, is a moment behind.
+    eventually(stage.workers["a"].family, PATIENCE)
     run.strike()
     family = faults.kill_main(stage, "a")
     assert family
