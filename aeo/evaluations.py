@@ -11,11 +11,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from aeo import contents, dispatch, executors, records, submission, summaries
-from aeo.core import estimate
+from aeo.core import estimate, stopping
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.errors import Conflict, InputError, Problem
 from aeo.core.estimate import Basis, Expected
-from aeo.core.model import Batch, Evaluation, EvaluationState, Needs, Plan, PlannedTrial, Spec, TrialRow, WorkerState
+from aeo.core.model import Batch, Evaluation, EvaluationState, Plan, PlannedTrial, Spec, TrialRow, WorkerState
 from aeo.core.names import check_name
 from aeo.executors import Executor
 from aeo.site import Site
@@ -76,7 +76,7 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     spec = replace(spec, name=name_of(executor, spec, id))
     check_free(site, spec.name)
     pool = taking_work(asked(workers.all(site.db), spec))
-    plan = estimated(site, spec, check_plan(executor.plan(spec, file)))
+    plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
     legacy = inherit(executor, spec, plan)
     plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
     shares = share_out(to_run(plan, legacy).trials, matching(pool, spec, plan), spec)
@@ -199,6 +199,20 @@ def check_plan(plan: Plan) -> Plan:
     return plan
 
 
+def check_rule(spec: Spec, plan: Plan) -> Plan:
+    """Return the plan when the rule to stop by can be used on it.
+
+    Raises:
+        InputError: it cannot.
+    """
+    faults = stopping.faults(spec.stop_when, plan.trials) if spec.stop_when else []
+    if faults:
+        known = sorted({trial.labels.get(key, "") for trial in plan.trials for key in ("agent", "model")} - {""})
+        fix = f"Name two agents or models of it: {', '.join(known)}."
+        raise InputError(problems=tuple(Problem(field="stop_when", message=f"{one}.", fix=fix) for one in faults))
+    return plan
+
+
 def expected(site: Site, spec: Spec, trials: Sequence[PlannedTrial]) -> dict[str, Expected]:
     """How long each of these trials is expected to take, by name, from all that ran before."""
     return estimate.expect(
@@ -268,21 +282,23 @@ def share_out(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spe
 
 def allot_over(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
     """Allot what fits of these trials over these workers."""
+    if spec.stop_when:
+        # What has ended at any time must be a random sample.
+        planned = stopping.alike(stopping.order(spec.name, planned))
     offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override) for w in pool]
     return allot(planned, offers, spec.per_worker_concurrency)
 
 
 def _unmet(trial: PlannedTrial, pool: Sequence[WorkerStatus]) -> Problem:
-    needs: Needs = trial.needs
-    most = [worker.info.capacity for worker in pool if worker.weight_override != 0]
+    needs, most = trial.needs, [worker.info.capacity for worker in pool if worker.weight_override != 0]
     cpus = max((capacity.cpus * capacity.overcommit for capacity in most), default=0)
     memory = max((int(capacity.memory_mb * capacity.overcommit) for capacity in most), default=0)
+    disk = max((int(capacity.disk_mb * capacity.overcommit) for capacity in most), default=0)
     wants = []
     if needs.cpus > cpus:
         wants.append(f"{needs.cpus:g} cpus, the largest worker has {cpus:g}")
     if needs.memory_mb > memory:
         wants.append(f"{needs.memory_mb} MiB memory, the largest worker has {memory} MiB")
-    disk = max((int(capacity.disk_mb * capacity.overcommit) for capacity in most), default=0)
     if needs.disk_mb > disk > 0:
         wants.append(f"{needs.disk_mb} MiB disk, the largest worker has {disk} MiB")
     return Problem(

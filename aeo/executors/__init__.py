@@ -48,7 +48,8 @@ class TrialContext:
 
 
 class Session(Protocol):
-    """A batch's hold on an executor: may keep a helper process between trials. Used by one thread, except `stop`."""
+    """A batch's hold on an executor: may keep a helper process between trials. Used by one thread at a time,
+    except `stop`."""
 
     def run(self, trial: PlannedTrial, context: TrialContext, on_event: Callable[[str], None]) -> None:
         """Run one trial to its end and leave its whole folder, ``result.json`` last.
@@ -136,6 +137,8 @@ class JobProgress:
     running: tuple[str, ...] = ()
     #: How many runs were repeated.
     requeues: int = 0
+    #: Why the evaluation's own rule stopped it early; empty if it did not. The closed job says so.
+    stopped: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -52,10 +52,11 @@ class Loaded:
         )
         cpus = trial.environment.override_cpus or self.task.config.environment.cpus
         memory = trial.environment.override_memory_mb or self.task.config.environment.memory_mb
+        disk = trial.environment.override_storage_mb or self.task.config.environment.storage_mb
         return {
             "estimated_seconds": max(1.0, _EXPECTED * (agent + verifier)),
             "deadline_seconds": once * (max_retries + 1) + waits,
-            "needs": {"cpus": float(cpus or 0.0), "memory_mb": int(memory or 0)},
+            "needs": {"cpus": float(cpus or 0.0), "memory_mb": int(memory or 0), "disk_mb": int(disk or 0)},
         }
 
     def _agent_seconds(self, trial: TrialConfig) -> float:
