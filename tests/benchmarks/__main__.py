@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(asked, [kept[one] for one in ROWS if one in kept])
         console.print(f"{name}: {report.summary(kept[name])} ({kept[name].seconds:.0f} s)", markup=False)
     rows = [kept[one] for one in ROWS if one in kept]
+    _write(asked, rows)
     report.show(rows, console)
     console.print(f"written: {asked.json}" + ("" if asked.results is None else f", {asked.results}"))
     return int(any(kept[name].failure for name in names))
