@@ -132,6 +132,7 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
     if plan is None:
         return replace(found, unfit=_unfit(pool or (), spec, None, {}))
     whole = plan
+    problems.of(lambda: evaluations.check_rule(spec, whole))
     legacy = problems.of(lambda: inherit(executor, spec, whole)) or Legacy()
     found = replace(
         found,

@@ -13,6 +13,7 @@ from aeo.leases import clock
 from aeo.meters import Meters
 from aeo.notices import Notifier
 from aeo.site import Site
+from aeo.stopping import Stopper
 from aeo.store import evaluations, health, inbox
 from aeo.upkeep import Keeper
 
@@ -48,6 +49,7 @@ def run(site: Site, stop: threading.Event) -> None:
         ("events", lambda: _write_events(site, stop, counted)),
         ("repair", Repairer(site, stop).round),
         ("summaries", Keeper(site, stop).round),
+        ("stopping", Stopper(site, stop).round),
     )
     threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]
     for thread in threads:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from aeo import executors
+from aeo.codec import encode
 from aeo.core.errors import InputError
 from aeo.core.model import Evaluation
 from aeo.executors import PLAIN, document, forms
@@ -80,7 +81,8 @@ def hidden(text: str) -> tuple[str, ...]:
     """
     header, config = _split(text)
     found = form(_executor(header))
-    return tuple(config) if found is None else found.hidden(config)
+    ours = ("stop_when",) if header.get("stop_when") else ()
+    return (*ours, *(tuple(config) if found is None else found.hidden(config)))
 
 
 def write(draft: Draft, text: str, dataset: Mapping[str, Any] | None = None) -> str:
@@ -146,6 +148,8 @@ def again(evaluation: Evaluation, *, taken: Callable[[str], bool]) -> str:
         _FACTOR: own if spec.agent_timeout_multiplier is None else spec.agent_timeout_multiplier,
         "max_requeues": spec.max_requeues,
     }
+    if spec.stop_when:
+        header["stop_when"] = {key: value for key, value in encode(spec.stop_when).items() if value}
     kept = {key: value for key, value in header.items() if value or key not in ("name", "workers", "priority")}
     return _dump({**kept, **config})
 

@@ -128,6 +128,11 @@ def last_state(log: Iterable[Mapping[str, Any]]) -> tuple[EvaluationState, str] 
     return last
 
 
+def stop_reason(log: Iterable[Mapping[str, Any]]) -> str:
+    """Why an evaluation was stopped by its rule; "" if it was not."""
+    return next((str(event.get("reason", "")) for event in log if event.get("kind") == "stopped"), "")
+
+
 def committed_rows(log: Iterable[Mapping[str, Any]]) -> Mapping[str, TrialRow]:
     """The rows of the trials that were committed after they ran, by trial."""
     rows = {}

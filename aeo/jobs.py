@@ -79,6 +79,11 @@ def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
     def count(outcome: Outcome) -> int:
         return status.outcomes.get(outcome, 0)
 
+    if status.stopped and status.state is not EvaluationState.CANCELLING:
+        reason = f"stopped early by its rule, {count(Outcome.CANCELLED)} trials not run: {status.stopped}"
+        if count(Outcome.INFRA_ERROR):
+            return EvaluationState.FAILED, f"{count(Outcome.INFRA_ERROR)} infrastructure errors; {reason}"
+        return EvaluationState.SUCCEEDED, reason
     if count(Outcome.CANCELLED):
         return EvaluationState.CANCELLED, f"cancelled with {count(Outcome.CANCELLED)} trials not run to their end"
     if count(Outcome.INFRA_ERROR):
@@ -100,6 +105,7 @@ def progress(site: Site, status: EvaluationStatus, known: tuple[TrialRow, ...]) 
         rows=rows,
         running=tuple(run.claim.trial for run in trials.running(site.db, status.id)),
         requeues=status.requeues,
+        stopped=status.stopped,
     )
 
 

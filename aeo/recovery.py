@@ -71,6 +71,7 @@ def _recover_evaluation(site: Site, folder: Path) -> None:
 def _rebuild(site: Site, record: Record) -> EvaluationStatus:
     """Enter an evaluation into an empty store; its trials wait for `reconcile` to send batches."""
     evaluation = record.whole()
+    stopped = event_log.stop_reason(event_log.read(site.shared.events(evaluation.id)))
     state, reason = event_log.last_state(event_log.read(site.shared.events(evaluation.id))) or (
         EvaluationState.RUNNING,
         "",
@@ -78,7 +79,10 @@ def _rebuild(site: Site, record: Record) -> EvaluationStatus:
     # In its last state from the first moment: one that is cancelled or closed must not run again.
     store.save(site.db, evaluation, {}, {}, state=state, reason=reason)
     _adopt_committed(site, record)
-    if state in (EvaluationState.CANCELLING, EvaluationState.CANCELLED):
+    if stopped:
+        store.mark_stopped(site.db, evaluation.id, stopped)
+    # One that its rule stopped and that is not closed: runs may take their leases back first.
+    if state in (EvaluationState.CANCELLING, EvaluationState.CANCELLED) or (stopped and state.final):
         trials.cancel_pending(site.db, evaluation.id)
     events.emit(site.db, evaluation.id, "recovered")
     return store.get(site.db, evaluation.id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aeo.core.errors import InputError, Problem
-from aeo.core.model import Spec
+from aeo.core.model import Spec, StopRule
 from aeo.core.names import check_name
 from aeo.executors import PLAIN, SubmittedFile, document, secrets
 
@@ -26,6 +26,7 @@ HEADER = (
     "priority",
     "agent_timeout_multiplier",
     "max_requeues",
+    "stop_when",
 )
 #: Under our own header agents get three times their time-out, as people here are used to.
 AGENT_TIMEOUT_MULTIPLIER = 3.0
@@ -156,6 +157,38 @@ def _multiplier(key: str, value: Any) -> float | None:
     return float(value)
 
 
+def _rule(key: str, value: Any) -> StopRule:
+    """``{interval: 0.05}`` or ``{compare: [a, b]}``, either with ``min_trials``."""
+    if not isinstance(value, dict):
+        raise InputError("must be a mapping.", field=key, fix="Such as {interval: 0.05} or {compare: [a, b]}.")
+    given = {name: item for name, item in value.items() if item not in (None, [], "")}
+    if given.pop("decided", True) is not True or set(given) - {"interval", "compare", "min_trials"}:
+        raise InputError("has a key that is not known.", field=key, fix="Known: interval, compare, min_trials.")
+    if ("interval" in given) == ("compare" in given):
+        raise InputError("must have one of interval and compare.", field=key)
+    least = _whole(2, "a whole number of at least 2")(f"{key}.min_trials", given.get("min_trials", 30))
+    if "interval" in given:
+        return StopRule(interval=_part(f"{key}.interval", given["interval"]), min_trials=least)
+    sides = given["compare"]
+    if isinstance(sides, str):
+        sides = [part.strip() for part in sides.split(",")]
+    named = isinstance(sides, list) and all(isinstance(side, str) and side for side in sides)
+    if not named or len(sides) != 2 or sides[0] == sides[1]:
+        raise InputError("must be two agents or models.", field=f"{key}.compare")
+    return StopRule(compare=tuple(sides), min_trials=least)
+
+
+def _part(key: str, value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+        raise InputError("must be a number above 0.", field=key)
+    return float(value)
+
+
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "executor": _text,
     "name": _text,
@@ -164,6 +197,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "priority": _whole(-_MOST, "a whole number"),
     "agent_timeout_multiplier": _multiplier,
     "max_requeues": _whole(0, "a whole number of at least 0"),
+    "stop_when": _rule,
 }
 #: Keys for which null is a value of its own.
 _NULLABLE = ("per_worker_concurrency", "agent_timeout_multiplier")

@@ -67,6 +67,7 @@ def evaluation(view: EvaluationView) -> None:
         "executor": view.executor,
         "rerun of": f"{view.parent_name} ({view.parent})" if view.parent_name else view.parent,
         "rerun by": ", ".join(f"{name} ({id}), {state}" for id, name, state in view.reruns),
+        "stops when": view.rule,
         "submitted": f"{local(view.submitted_at)} ({age(view.submitted_at)} ago)",
         "finished": local(view.finished_at) if view.finished_at else "",
         "trials": ", ".join([done(view), *(f"{count} {name}" for name, count in counts if count)]),

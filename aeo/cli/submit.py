@@ -40,6 +40,12 @@ def multiplier(text: str) -> float:
 
 #: The header's keys which say where and how an evaluation runs, not what is measured.
 _PLACING = (
+    click.option(
+        "--stop-when",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Stop early: interval=0.05, or compare=AGENT,AGENT; also min_trials=N. Repeatable.",
+    ),
     click.option("--workers", metavar="ID,ID", help="Use only these workers (default: all that fit)."),
     click.option(
         "--per-worker-concurrency",
@@ -85,8 +91,8 @@ def submit(file: str, wait: bool, only_check: bool, as_json: bool, workers: str 
     """Submit the evaluation in FILE (`-` is standard input).
 
     FILE is a job configuration exactly as `harbor run -c` takes it, or the same beside our own keys: executor, name,
-    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues. Relative paths in it start from
-    the current folder.
+    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues, stop_when. Relative paths in it
+    start from the current folder.
     """
     submission = {
         "text": read(file),
@@ -188,7 +194,15 @@ def _options(workers: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in options.items() if value is not None}
     if workers is not None:
         given["workers"] = [part.strip() for part in workers.split(",") if part.strip()]
-    return given
+    rule = dict(_pair(text) for text in given.pop("stop_when", ()))
+    return given | ({"stop_when": rule} if rule else {})
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, given, value = text.partition("=")
+    if not given:
+        raise click.UsageError(f"--stop-when {text!r} is not like interval=0.05 or compare=AGENT,AGENT.")
+    return name.strip(), value.strip()
 
 
 def working_dir() -> str:

@@ -43,6 +43,8 @@ class EvaluationView:
     #: Id of the evaluation that it reruns; its name where it is told.
     parent: str = ""
     parent_name: str = ""
+    #: What stops it early; empty if nothing does.
+    rule: str = ""
     #: Those that rerun it: id, name, state.
     reruns: tuple[tuple[str, str, str], ...] = ()
 
@@ -212,10 +214,17 @@ def evaluation(body: Body) -> EvaluationView:
         runs=tuple(_run(item) for item in _objects(body, "running")),
         eta_seconds=_number(body, "eta_seconds"),
         parent=_text(status, "parent"),
+        rule=_rule(_part(_part(body, "spec", {}), "stop_when", {})),
         parent_name=_text(_part(body, "parent", {}), "name"),
         reruns=tuple((_text(item, "id"), _text(item, "name"), _text(item, "state")) for item in _reruns(body)),
         **{key: _count(status, key) for key in ("total", "pending", "running", "pushed", "done", "requeues")},
     )
+
+
+def _rule(body: Body) -> str:
+    sides = _items(body, "compare")
+    what = f"{' or '.join(map(clean, sides))} is better" if sides else f"known to within {_number(body, 'interval')}"
+    return f"{what} (min. {_count(body, 'min_trials')})" if body else ""
 
 
 def evaluations(body: Body) -> tuple[EvaluationView, ...]:

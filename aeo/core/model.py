@@ -47,7 +47,7 @@ class EvaluationState(str, Enum):
     CANCELLING = "cancelling"
     #: Every trial is done; the job is being closed.
     MERGING = "merging"
-    #: Closed; every trial ended scored or invalid.
+    #: Closed; every trial ended scored or invalid, or it was stopped by its own rule (see the reason).
     SUCCEEDED = "succeeded"
     #: Closed, but trials ended as infrastructure errors, or the merge itself failed (see the reason).
     FAILED = "failed"
@@ -122,6 +122,18 @@ class Capacity:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StopRule:
+    """When an evaluation is stopped early, stated before it runs, see `aeo.core.stopping`; one of the first two."""
+
+    #: Every mean main reward is known to within so much.
+    interval: float | None = None
+    #: Two agents, models or ``agent/model``: one of them is better.
+    compare: tuple[str, ...] = ()
+    #: Before so many, nothing is decided: scored trials of each agent, model and dataset, or tasks compared.
+    min_trials: int = 30
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """What was asked for: the header every executor shares, and the executor's own configuration."""
 
@@ -138,6 +150,8 @@ class Spec:
     agent_timeout_multiplier: float | None = None
     #: How often a trial lost to infrastructure is run again.
     max_requeues: int = 2
+    #: None: it runs to its end.
+    stop_when: StopRule | None = None
     #: The executor's own; the platform never looks inside.
     config: Mapping[str, Any] = field(default_factory=dict)
 

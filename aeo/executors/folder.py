@@ -186,7 +186,12 @@ def merge(evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
     finished_at = max([evaluation.submitted_at, *ends])
     close(job_dir, JobProgress(rows=tuple(rows), requeues=progress.requeues), **identity, finished_at=finished_at)
     log = f"{_started(evaluation.spec, evaluation)}{finished_at.isoformat()} closed, {len(rows)} trials ended\n"
-    result.write_text(job_dir / "job.log", log)
+    result.write_text(job_dir / "job.log", log + (f"{stopped_line(progress)}\n" if progress.stopped else ""))
+
+
+def stopped_line(progress: JobProgress) -> str:
+    """What a job's log says of a job that was stopped by its rule."""
+    return f"stopped early by its rule: {progress.stopped}"
 
 
 def _cancelled_early(row: TrialRow) -> bool:

@@ -42,6 +42,8 @@ class EvaluationStatus:
     #: Who submitted it, and the evaluation it reruns; empty if there is none.
     owner: str = ""
     parent: str = ""
+    #: Why its own rule stopped it; empty if it did not.
+    stopped: str = ""
 
 
 class BatchState(str, Enum):
@@ -286,6 +288,11 @@ def set_reason(db: Db, id: str, reason: str) -> None:
         db.client.hset(key("evaluation", id), "reason", reason)
 
 
+def mark_stopped(db: Db, id: str, reason: str) -> bool:
+    """Note that an evaluation is stopped by its rule, and why; False when it was before."""
+    return bool(db.client.hsetnx(key("evaluation", id), "stopped", reason))
+
+
 def forget_recent(db: Db, id: str) -> None:
     """Forget how the last runs went: what failed them has been seen to."""
     db.client.delete(key("recent", id))
@@ -342,4 +349,5 @@ def _status(fields: Mapping[str, str]) -> EvaluationStatus:
         # A store of an earlier release has neither.
         owner=fields.get("owner", ""),
         parent=fields.get("parent", ""),
+        stopped=fields.get("stopped", ""),
     )

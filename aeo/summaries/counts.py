@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from aeo.core.model import Outcome
@@ -102,6 +103,19 @@ def durations(book: Book, id: str) -> list[tuple[float, float]]:
         return connection.execute(query, (number,)).fetchall()
 
     return book.known(id, "durations", look)
+
+
+def ended(book: Book, id: str, names: Collection[str]) -> dict[str, float | None]:
+    """Main rewards of those of these trials that have a result, by name; None where there is none to score by.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = f"""
+        SELECT trial, CASE outcome WHEN 'scored' THEN reward END FROM lines
+        WHERE {_WHICH} AND committed IS NOT NULL AND trial IN (SELECT value FROM json_each(?))"""
+    with book.read() as connection:
+        return dict(connection.execute(query, (id, json.dumps(list(names)))).fetchall())
 
 
 def took(book: Book, id: str) -> dict[str, float]:

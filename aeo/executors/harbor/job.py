@@ -70,6 +70,8 @@ def merge(evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
         log.warning("job %s: left out of the merge: %s", job_dir.name, line)
     with (job_dir / "job.log").open("a", encoding="utf-8") as file:
         file.writelines(f"left out of the merge: {line}\n" for line in answer["unread"])
+        if progress.stopped:
+            file.write(f"{folder.stopped_line(progress)}\n")
 
 
 def _closed_at(job_dir: Path) -> str:
