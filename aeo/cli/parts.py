@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.5
 @click.command(
     epilog="""\b
 Examples:
-  AEO_BROKER_URL=@/etc/aeo/broker aeo web --shared-root /srv/aeo
+  aeo web --broker-url @/etc/aeo/broker --shared-root /srv/aeo
   aeo web --host 0.0.0.0      (in a container; its port is published on the host's loopback)
 
 `aeo controller` runs this, `aeo control` and a broker together."""
@@ -47,7 +47,7 @@ def web(ctx: click.Context, /, **flags: str | None) -> None:
 @click.command(
     epilog="""\b
 Examples:
-  AEO_BROKER_URL=@/etc/aeo/broker aeo control --shared-root /srv/aeo
+  aeo control --broker-url @/etc/aeo/broker --shared-root /srv/aeo
 
 One on a shared root: a second one ends at once."""
 )

@@ -69,9 +69,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
+class _Shallow(yaml.SafeLoader):
+    """Stops at the first node that is nested too deep, and so before it has read all the others."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.depth > DEPTH_LIMIT:
+            raise RecursionError
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
 def _yaml(text: str, name: str) -> Any:
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Shallow(text)
         node = loader.get_single_node()
         if node is None:
             return None

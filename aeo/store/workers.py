@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -278,11 +278,18 @@ def _statuses(db: Db, infos: dict[str, str]) -> list[WorkerStatus]:
     return [_status(info, *answers[4 * place : 4 * place + 4], at=at) for place, info in enumerate(infos.values())]
 
 
+#: What a worker says that claims nothing for no other reason than what a person set.
+_ECHOES = frozenset({WorkerState.PAUSED.value, WorkerState.DRAINING.value})
+
+
 def _status(
     info: str, told: dict[str, str], beat: str | None, busy: int, recent: list[str], *, at: datetime
 ) -> WorkerStatus:
     heartbeat = _heartbeat(beat) if beat else None
     state = WorkerState(told.get("state", WorkerState.ONLINE.value)) if heartbeat else WorkerState.LOST
+    if heartbeat and state is WorkerState.ONLINE and heartbeat.draining in _ECHOES:
+        # Resumed since it said so; it learns of it with its next beat.
+        heartbeat = replace(heartbeat, draining="")
     return WorkerStatus(
         info=loads(WorkerInfo, info),
         state=state,

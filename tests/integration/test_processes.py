@@ -123,10 +123,10 @@ def test_a_token_that_was_given_is_kept_for_the_command_line(controller: Control
 
 def test_a_kept_token_is_the_one_in_force(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    made = local._token(path, "")
-    assert local._token(path, "") == made == path.read_text().strip()
-    assert local._token(path, "given") == "given"
-    assert local._token(path, "") == path.read_text().strip() == "given"
+    made = local.keep_token(path, "")
+    assert local.keep_token(path, "") == made == path.read_text().strip()
+    assert local.keep_token(path, "given") == "given"
+    assert local.keep_token(path, "") == path.read_text().strip() == "given"
     assert path.stat().st_mode & 0o777 == 0o600
 
 

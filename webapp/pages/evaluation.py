@@ -81,7 +81,10 @@ def _address(part: str) -> str:
     def own(key: str) -> bool:
         return key == BY if part == "groups" else key not in (BY, TASKS)
 
-    shown = parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query)
+    try:
+        shown = parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query)
+    except ValueError:  # no address
+        shown = []
     asked = [(key, value) for key, value in request.args.items() if value]
     query = [pair for pair in shown if not own(pair[0])] + [pair for pair in asked if own(pair[0])]
     path = request.script_root + request.path

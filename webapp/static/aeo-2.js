@@ -138,6 +138,11 @@
     if (token && event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = token.content;
   });
 
+  // What would be typed while the answer is under way would be lost with it.
+  const busy = (event, inert) => event.detail.elt.matches?.("form[data-busy]") && (event.detail.elt.inert = inert);
+  document.addEventListener("htmx:beforeRequest", (event) => busy(event, true));
+  document.addEventListener("htmx:afterRequest", (event) => busy(event, false));
+
   const isPoll = (detail) =>
     !detail.requestConfig?.triggeringEvent && /\bevery\b/.test(detail.elt?.getAttribute("hx-trigger") || "");
 
