@@ -78,7 +78,9 @@ def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus
             max_requeues=record.evaluation.spec.max_requeues,
         )
         if requeued is Requeued.EXHAUSTED:
-            message = f"Its lease ended in each of {claim.attempt} runs: the worker went away, or the trial did not stop when told."
+            message = (
+                f"Its lease ended in each of {claim.attempt} runs: its worker went away, or it did not stop when told."
+            )
             results.fail(site, record, record.trials[claim.trial], "WorkerLost", message)
 
 
