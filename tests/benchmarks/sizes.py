@@ -27,7 +27,7 @@ class Size:
     workers: int = 50
     slots: int = 8
     #: Trials for each slot, and seconds of each.
-    waves: int = 4
+    waves: int = 3
     wave_seconds: float = 10.0
 
 
