@@ -88,7 +88,7 @@ def choose(pool: Pool, evaluation: str, batch: str) -> Choice:
     trial, blocked, passed = view.pick()
     if not trial and not blocked:
         return Choice(answer=Answer.END, room=view.room)
-    room = view.after(trial, passed)
+    room = view.after(trial, passed or view.passed_for_others())
     if trial:
         return Choice(answer=Answer.CLAIM, trial=trial, room=room)
     return Choice(answer=Answer.TURN if started and view.has_heir() else Answer.WAIT, room=room)
@@ -191,6 +191,28 @@ class _View:
         if room or passed is None or self._is_kept_elsewhere(passed):
             return room
         return passed
+
+    def passed_for_others(self) -> Room | None:
+        """A trial that does not fit of an evaluation that waits for a slot: it could not pass it over itself."""
+        if not any(kind.model or any(amounts(kind.needs)) for kind in self.job.kinds.values()):
+            return None
+        for _, _, other, batch in sorted(
+            (seat.since, f"{id} {name}", id, name)
+            for id, job in self.pool.jobs.items()
+            if id != self.evaluation and job.runs and job.priority >= self.job.priority
+            for name, seat in job.seats.items()
+            if seat.worker == self.worker and seat.state == "sent" and name in job.shares
+        ):
+            job = self.pool.jobs[other]
+            first = [
+                (queue[0].place, queue[0].trial, kind)
+                for kind, queue in job.shares[batch].queues.items()
+                if queue and self._verdict(job, job.kinds[kind]) == "tight"
+            ]
+            if first:
+                _, trial, kind = min(first)
+                return Room(evaluation=other, trial=trial, kind=kind, since=self.pool.now)
+        return None
 
     def _is_kept_elsewhere(self, passed: Room) -> bool:
         """Whether another worker has passed it over before, and will make room."""

@@ -205,7 +205,6 @@ def test_a_heavy_trial_gets_its_room() -> None:
     check(waits, [work])
 
 
-@pytest.mark.xfail(reason="an evaluation that waits for a slot has no room kept for it", strict=True)
 def test_a_heavy_trial_of_another_evaluation_gets_its_room() -> None:
     light, heavy = Needs(cpus=1), Needs(cpus=4)
     seconds = [5.0 + number / 100 for number in range(200)]

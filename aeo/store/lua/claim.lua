@@ -184,14 +184,18 @@ if kinds > 0 then
       end
     end
   end
+  local whose = evaluation
+  if not passed and not kept and (trial or blocked) and redis.call('EXISTS', key('waiting', worker)) == 1 then
+    whose, passed = view().passed_for_others()
+  end
   if passed and not kept then
-    local keeper = redis.call('HGET', key('rooms', evaluation), passed)
+    local keeper = redis.call('HGET', key('rooms', whose), passed)
     local elsewhere = keeper and keeper ~= worker and takes(keeper)
-      and redis.call('EXISTS', key('beat', keeper)) == 1 and has_seat(keeper, evaluation)
-      and string.match(redis.call('GET', key('room', keeper)) or '', '^%S+ %S+') == evaluation .. ' ' .. passed
+      and redis.call('EXISTS', key('beat', keeper)) == 1 and has_seat(keeper, whose)
+      and string.match(redis.call('GET', key('room', keeper)) or '', '^%S+ %S+') == whose .. ' ' .. passed
     if not elsewhere then
-      redis.call('SET', key('room', worker), evaluation .. ' ' .. passed .. ' ' .. NOW)
-      redis.call('HSET', key('rooms', evaluation), passed, worker)
+      redis.call('SET', key('room', worker), whose .. ' ' .. passed .. ' ' .. NOW)
+      redis.call('HSET', key('rooms', whose), passed, worker)
     end
   end
 end

@@ -255,6 +255,31 @@ local function look(evaluation, batch, worker, patience)
       and view.fits(kept.parts)) and true or false
   end
 
+  -- A trial that does not fit of an evaluation that waits for a slot, as it could not pass it over itself: evaluation
+  -- and trial, or nil.
+  function view.passed_for_others()
+    local priority = view.status(evaluation).priority
+    for _, seat in ipairs(redis.call('ZRANGE', key('waiting', worker), 0, -1)) do
+      local id, of = string.match(seat, '^(%S+) (%S+)$')
+      local rival = id ~= evaluation and view.status(id)
+      if rival and rival.runs and rival.pending > 0 and rival.kinds > 0 and rival.priority >= priority then
+        local trial, place
+        view.each_kind(id, function(kind)
+          if view.verdict(id, kind_parts(id, kind)) == 'tight' then
+            local queue = rival.kinds > 1 and key('queue', id, of, kind) or key('share', id, of)
+            local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+            if first[1] and (not place or tonumber(first[2]) < place) then
+              trial, place = first[1], tonumber(first[2])
+            end
+          end
+        end)
+        if trial then
+          return id, trial
+        end
+      end
+    end
+  end
+
   -- Whether anybody who waits here could use the slot.
   function view.has_heir()
     for _, id in ipairs((rivals())) do
