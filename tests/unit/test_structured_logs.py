@@ -31,13 +31,12 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What a handler of the root logger writes, see `written`."""
-    made = io.StringIO()
-    before = logging.getLogger().handlers[:]
+    """What a handler of the root logger writes, see `written`; it is alone, as pytest's cannot hold every letter."""
+    made, root = io.StringIO(), logging.getLogger()
+    before = root.handlers[:]
+    root.handlers[:] = []
     yield made
-    for handler in logging.getLogger().handlers[:]:
-        if handler not in before:
-            logging.getLogger().removeHandler(handler)
+    root.handlers[:] = before
 
 
 def written(stream: io.StringIO, config: Config, *filters: logging.Filter, **always: str) -> Lines:
