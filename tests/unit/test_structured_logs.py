@@ -31,12 +31,9 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What a handler of the root logger writes, see `written`; it is alone, as pytest's cannot hold every letter."""
-    made, root = io.StringIO(), logging.getLogger()
-    before = root.handlers[:]
-    root.handlers[:] = []
-    yield made
-    root.handlers[:] = before
+    """What the only handler of the root logger writes, see `written`."""
+    yield io.StringIO()
+    logging.getLogger().handlers[:] = []
 
 
 def written(stream: io.StringIO, config: Config, *filters: logging.Filter, **always: str) -> Lines:
@@ -44,7 +41,8 @@ def written(stream: io.StringIO, config: Config, *filters: logging.Filter, **alw
     handler.setFormatter(logs.formatter(config, **always))
     for one in filters:
         handler.addFilter(one)
-    logging.getLogger().addHandler(handler)
+    # Alone: pytest's own, which it puts there for each phase, would report letters that nothing can send.
+    logging.getLogger().handlers[:] = [handler]
     return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
