@@ -75,7 +75,7 @@ class _Shallow(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.depth > DEPTH_LIMIT:
+        if self.depth > 2 * DEPTH_LIMIT:  # what is a little too deep is told with its place
             raise RecursionError
         self.depth += 1
         try:
