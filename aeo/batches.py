@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Batches that fail in a row before the worker is paused.
 FAILED_BATCHES = 3
+#: Seconds between two tries to tell the store that a batch has ended.
+STORE_SECONDS = 2.0
 #: Seconds that a result which cannot be pushed holds up the cancelling of its evaluation.
 CANCEL_PUSH_SECONDS = 30.0
 
@@ -101,6 +103,22 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
             _close(oldest)
         turns.send_again(site, batch)
     return {"batch": batch.id, "ran": ran, "note": site.draining(), "again": work.turn.given}
+
+
+def await_store(site: WorkerSite, batch: Batch) -> None:
+    """Wait until the store takes it that a batch has ended, or the worker must stop now.
+
+    Where it answers and refuses to write (its disk or memory is full), Celery would lose the slot of a message that
+    returned: it could not keep the result, and would count the message as running for ever.
+    """
+    while True:
+        try:
+            evaluations.end_batch(site.db, batch)
+            return
+        except AeoError as error:
+            log.warning("batch %s cannot be ended, trying again: %s", batch.id, error)
+        if site.stopping.wait(STORE_SECONDS):
+            return
 
 
 def _open(site: WorkerSite, batch: Batch) -> Work:

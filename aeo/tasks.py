@@ -33,6 +33,7 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
             done = batches.run(site, Batch(id=batch, evaluation=evaluation, worker=worker, message=self.request.id))
         except Exception as error:
             log.exception("batch %s ended early", batch)
+            batches.await_store(site, Batch(id=batch, evaluation=evaluation, worker=worker))
             return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
     if done.get("again"):
         # Its message was sent again: this one must not count in the chord.
