@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "pause": ("aeo.cli.follow:pause", "Let no further trial of an evaluation start."),
     "resume": ("aeo.cli.follow:resume", "Let a paused evaluation go on."),
     "cancel": ("aeo.cli.follow:cancel", "Stop an evaluation; what is finished is kept."),
+    "view": ("aeo.cli.view:view", "Show merged jobs in the executor's own viewer."),
     "alerts": ("aeo.cli.alerts:alerts", "Show what somebody should look at now."),
     "simulate": ("aeo.cli.simulate:simulate", "Tell when work would end on a pool, without running it."),
     "doctor": ("aeo.cli.doctor:doctor", "Check this machine, or that nothing is lost and nothing counted twice."),

@@ -228,6 +228,18 @@ def datasets_of(executor: Executor) -> Datasets | None:
     return found
 
 
+def viewer_of(executor: Executor, jobs_dir: Path, host: str, port: int) -> Command | None:
+    """The program that shows merged jobs in a browser; None where the executor has none.
+
+    An executor may offer it by a method ``viewer`` of the folder of jobs, the address and the port.
+    """
+    offer = getattr(executor, "viewer", None)
+    if offer is None:
+        return None
+    command: Command = offer(jobs_dir, host, port)
+    return command
+
+
 def max_starting(executor: Executor, evaluation: Evaluation) -> int:
     """Trials of an evaluation that should be in their environment phase at once on a worker; 0 is any number.
 

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
+import urllib.error
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from harbor_tasks import needed_harbor
+from programs import Program, free_port
 from viewer import get, viewer
+from waiting import eventually
 
 from aeo import samples
 from aeo.core.errors import ExecutorFailed
@@ -185,3 +189,26 @@ def test_harbor_does_not_harm_such_a_job(harbor_python, jobs, tmp_path):
     )
     assert resumed.returncode != 0
     assert before == sorted(path.relative_to(copy) for path in copy.rglob("*"))
+
+
+def test_the_command_shows_the_same(jobs, tmp_path):
+    folder, port = jobs["commands"][0].parent, free_port()
+    program = Program(["view", str(folder), "--port", str(port)], tmp_path)
+    try:
+        listed = eventually(lambda: _jobs_at(f"http://127.0.0.1:{port}"), 60, pause=0.2)
+        assert "commands" in listed
+        assert program.terminate() in (0, -15, 143)
+    finally:
+        program.destroy()
+
+
+def _jobs_at(address):
+    with suppress(urllib.error.URLError, ConnectionError):
+        return {job["name"] for job in get(f"{address}/api/jobs")["items"]}
+    return set()
+
+
+def test_without_jobs_the_command_says_what_to_do(tmp_path):
+    program = Program(["view"], tmp_path)
+    assert program.ends() == 2
+    assert "AEO_SHARED_ROOT" in program.output

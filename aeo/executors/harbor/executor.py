@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
-from aeo.executors import JobProgress, SubmittedFile, TrialContext
-from aeo.executors.harbor import failure, form, job, leftovers, planning, summary
+from aeo.executors import Command, JobProgress, SubmittedFile, TrialContext
+from aeo.executors.harbor import failure, form, job, leftovers, planning, program, summary
 from aeo.executors.harbor import views as trial_views
 from aeo.executors.harbor.care import HarborCare
 from aeo.executors.harbor.carrying import HarborCarrier
@@ -51,6 +51,23 @@ class HarborExecutor:
         environment = evaluation.spec.config.get("environment") or {}
         kind = environment.get("type") if isinstance(environment, Mapping) else None
         return 4 if kind in (None, "docker") else 0
+
+    def viewer(self, jobs_dir: Path, host: str, port: int) -> Command:
+        """``harbor view``."""
+        python = str(harbor_python().path)
+        argv = (
+            python,
+            "-m",
+            "harbor.cli.main",
+            "view",
+            str(jobs_dir),
+            "--host",
+            host,
+            "--port",
+            str(port),
+            "--no-build",
+        )
+        return Command(argv=argv, env=program.environment(), request={})
 
     def fail(
         self, evaluation: Evaluation, trial: PlannedTrial, context: TrialContext, error_type: str, message: str
