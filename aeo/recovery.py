@@ -25,15 +25,16 @@ def recover(site: Site) -> None:
     """Make the store agree with the disk: at controller start, and whenever the store was wiped.
 
     Raises:
-        Unavailable: the store is away.
+        Unavailable: the store is away, or was wiped once more meanwhile.
     """
+    begun = health.begin_recovery(site.db)
     _sweep_staging(site)
     for folder in (path for path in site.shared.born() if (path / records.EVALUATION).exists()):
         with no_harm_to_others(folder.name, "recovered"):
             _recover_evaluation(site, folder)
     inbox.restore(site.db)
     _recover_inbox(site)
-    health.mark_recovered(site.db)
+    health.mark_recovered(site.db, begun)
 
 
 def _sweep_staging(site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from uuid import uuid4
 
 import redis
 from redis.backoff import NoBackoff
@@ -42,10 +43,25 @@ def server_pid(url: str, *, timeout_seconds: float = 2.0) -> int | None:
         client.close()
 
 
-def mark_recovered(db: Db) -> None:
-    """Note that the store was brought in line with the disk just now."""
+def begin_recovery(db: Db) -> str:
+    """Note that the store is being brought in line with the disk; returns what `mark_recovered` is to be told."""
+    begun = uuid4().hex
+    db.client.set(key("recovering"), begun)
+    return begun
+
+
+def mark_recovered(db: Db, begun: str = "") -> None:
+    """Note that the store was brought in line with the disk just now.
+
+    Raises:
+        Unavailable: it was wiped since this was ``begun``, so what was entered may be gone.
+    """
     run = db.client.info("server")["run_id"]
     db.client.set(key("recovered"), f"{round(now(db).timestamp() * 1000)} {run}")
+    # After it: a wipe that comes later takes the mark along.
+    if begun and db.client.get(key("recovering")) != begun:
+        db.client.delete(key("recovered"))
+        raise Unavailable("The store was wiped while it was being brought in line with the disk.")
 
 
 def mark(db: Db) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 TEMPLATES: Mapping[str, str] = {
     #: When this store was last brought in line with the disk, ms; missing in one that was wiped.
     "recovered": "aeo:recovered",
+    # Set while the store is being brought in line: gone when it was wiped meanwhile.
+    "recovering": "aeo:recovering",
     #: Stream: what happened, until the control process has it on disk.
     "events": "aeo:events",
     #: List: results that arrived; hash: those being looked at, by take.

@@ -329,6 +329,19 @@ def test_a_store_wiped_under_a_running_controller(site: Site, tmp_path: Path) ->
     assert result(site, "x")["stats"]["n_completed_trials"] == 6
 
 
+def test_a_wipe_while_the_store_is_being_rebuilt_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = submit(site, {"name": "x", "trials": 2}, workers=["a"]).id
+    site.db.client.flushall()
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_recover_inbox", lambda _: site.db.client.flushall())
+        with pytest.raises(Unavailable):
+            recovery.recover(site)
+    assert health.settled_seconds(site.db) is None
+    recovery.recover(site)
+    assert health.settled_seconds(site.db) is not None
+    assert store.get(site.db, id).pending == 2
+
+
 def test_a_running_trial_takes_its_lease_back_after_a_wipe(site: Site, tmp_path: Path) -> None:
     with running(site, tmp_path, "a", with_control=False):
         id = submit(site, {"name": "x", "trials": 1, "seconds": 4}, workers=["a"]).id
