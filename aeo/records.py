@@ -101,18 +101,16 @@ def read(folder: Path) -> Record:
         NotFound: there is no such evaluation.
         InputError: a file is damaged.
     """
+    # One reads, the others wait for it: all batches of an evaluation begin at the same moment.
     with _lock:
         known = _known.get(folder)
-        if known is not None:
-            _known.move_to_end(folder)
-            return known
-    record = _read(folder)
-    with _lock:
-        _known[folder] = record
+        if known is None:
+            known = _known[folder] = _read(folder)
+        _known.move_to_end(folder)
         # The last one in any case: it is in use.
         while len(_known) > 1 and sum(len(one.trials) for one in _known.values()) > KEPT_TRIALS:
             _known.popitem(last=False)
-    return record
+        return known
 
 
 def _read(folder: Path) -> Record:
