@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +50,10 @@ _SEAM = 256
 
 
 @contextmanager
-def shown(site: WorkerSite, claim: Claim, folder: Callable[[], Path]) -> Iterator[None]:
-    """Around a run: show what lies in ``folder()`` on the controller while somebody watches the trial."""
+def shown(site: WorkerSite, claim: Claim, folders: Callable[[], Sequence[Path]]) -> Iterator[None]:
+    """Around a run: show what lies in ``folders()`` on the controller while somebody watches the trial."""
     stop = threading.Event()
-    mirror = _Mirror(site, claim, folder, stop)
+    mirror = _Mirror(site, claim, folders, stop)
     try:
         _late.start(logs.of_run(claim)(mirror.run), stop)
     except RuntimeError as error:
@@ -104,8 +104,8 @@ _late = _Late()
 
 
 class _Mirror:
-    def __init__(self, site: WorkerSite, claim: Claim, folder: Callable[[], Path], stop: threading.Event):
-        self._site, self._claim, self._folder, self._stop = site, claim, folder, stop
+    def __init__(self, site: WorkerSite, claim: Claim, folders: Callable[[], Sequence[Path]], stop: threading.Event):
+        self._site, self._claim, self._folders, self._stop = site, claim, folders, stop
         self._followed: dict[str, _Followed] = {}
         self._count = self._looks = 0
         self._left = RUN_BYTES
@@ -139,7 +139,8 @@ class _Mirror:
         self._said = problem
 
     def _look(self) -> None:
-        found = _files(self._folder())
+        # What stands in two folders is that of the first.
+        found = list({one.name: one for folder in reversed(self._folders()) for one in _files(folder)}.values())
         for gone in self._followed.keys() - {one.name for one in found}:
             del self._followed[gone]
         with tempfile.TemporaryDirectory(prefix="aeo-live-") as scratch:

@@ -3,7 +3,7 @@
 By names only: nothing of a trial is opened here. An executor may have two members for it beside the protocol's:
 
 - ``views(names) -> TrialFiles`` of the executor, which is given the paths of all files of one trial's folder;
-- ``growing(trial) -> Path`` of a session: where the files of the trial that runs lie until it ends.
+- ``growing(trial)`` of a session: the folders whose files lie in the trial's folder once it has ended.
 
 Without them the layout of `aeo.executors.result` is meant, and the folder the session was given.
 """
@@ -58,10 +58,10 @@ def of(executor: Executor, names: Collection[str]) -> TrialFiles:
     return found
 
 
-def growing(session: Session, trial: PlannedTrial, context: TrialContext) -> Path:
-    """Where the files of a trial lie while it runs; the folder may not be there yet, or not any more."""
+def growing(session: Session, trial: PlannedTrial, context: TrialContext) -> Sequence[Path]:
+    """Where the files of a trial lie while it runs; a folder may not be there yet, or not any more."""
     own = getattr(session, "growing", None)
-    return Path(own(trial)) if own else context.trial_dir
+    return tuple(own(trial)) if own else (context.trial_dir,)
 
 
 def plain(names: Collection[str]) -> TrialFiles:

@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -165,9 +165,9 @@ class HarborSession:
                     shutil.move(str(entry), str(context.trial_dir / entry.name))
         (context.trial_dir / "result.json").unlink(missing_ok=True)
 
-    def growing(self, trial: PlannedTrial) -> Path:
-        """Where Harbor writes while the trial runs."""
-        return self._scratch / "run" / trial.name
+    def growing(self, trial: PlannedTrial) -> Sequence[Path]:
+        """Where Harbor writes while the trial runs, and where the host environment keeps its ``/logs`` until then."""
+        return (self._scratch / "run" / trial.name, *self._scratch.glob("roots/*/private/logs"))
 
     def stop(self, reason: str, grace_seconds: float = 10.0) -> None:
         """See `aeo.executors.Session.stop`. The driver gets the signal; it ends what it started, in Harbor's order."""
