@@ -117,6 +117,10 @@ def await_store(site: WorkerSite, batch: Batch) -> None:
             return
         except AeoError as error:
             log.warning("batch %s cannot be ended, trying again: %s", batch.id, error)
+        except Exception:
+            # A fault of our own would come again; the heartbeat tells that this batch is no more.
+            log.exception("batch %s cannot be ended", batch.id)
+            return
         if site.stopping.wait(STORE_SECONDS):
             return
 
