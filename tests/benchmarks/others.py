@@ -68,7 +68,8 @@ def _answer(command: Sequence[str], asked: Mapping[str, Any], environment: Mappi
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AEO_", "VIRTUAL_ENV"))}
     process = subprocess.Popen(
         command,
-        env={**clean, **environment},
+        # Started below `uv run`, Ray would start each of its workers by `uv run`, too, in an environment made anew.
+        env={**clean, **environment, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
