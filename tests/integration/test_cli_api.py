@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from werkzeug.serving import make_server
+from served import served
 
 from aeo.cli import follow, main
 from aeo.config import Config
@@ -26,7 +25,6 @@ from aeo.core.model import (
 )
 from aeo.site import Site, open_site
 from aeo.store import evaluations, trials, workers
-from webapp import create_app
 
 TOKEN = "token-of-this-test"
 
@@ -34,17 +32,11 @@ TOKEN = "token-of-this-test"
 @pytest.fixture
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
-    server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("AEO_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AEO_TOKEN", TOKEN)
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.02)
-    yield site
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    site.db.close()
+    with served(site) as url:
+        monkeypatch.setenv("AEO_URL", url)
+        monkeypatch.setenv("AEO_TOKEN", TOKEN)
+        monkeypatch.setattr(follow, "POLL_SECONDS", 0.02)
+        yield site
 
 
 def aeo(*args: str, code: int = 0, **kwargs: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from click.testing import CliRunner
 from downloading import Scripted
 from engine import register, worker_site
 from flask.testing import FlaskClient
+from served import served
 from waiting import eventually
-from werkzeug.serving import make_server
 
 from aeo import contents, datasets, users
 from aeo.cli import datasets as commands
@@ -36,17 +35,11 @@ TOKEN = "token-of-this-test"
 @pytest.fixture
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
-    server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    monkeypatch.setenv("AEO_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AEO_TOKEN", TOKEN)
-    monkeypatch.setattr(commands, "POLL_SECONDS", 0.02)
-    yield site
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    site.db.close()
+    with served(site) as url:
+        monkeypatch.setenv("AEO_URL", url)
+        monkeypatch.setenv("AEO_TOKEN", TOKEN)
+        monkeypatch.setattr(commands, "POLL_SECONDS", 0.02)
+        yield site
 
 
 @pytest.fixture

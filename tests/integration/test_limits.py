@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from engine import closed, register, running, submit
+from served import served
 from store_samples import SUBMITTED
 from waiting import eventually
-from werkzeug.serving import make_server
 
 from aeo.cli import main
 from aeo.config import Config
@@ -27,7 +27,6 @@ from aeo.core.pool import Limit
 from aeo.site import Site, open_site
 from aeo.store import evaluations, limits, trials
 from aeo.store.connection import Db
-from webapp import create_app
 
 TOKEN = "token-of-this-test"
 _tokens = itertools.count()
@@ -146,16 +145,10 @@ def test_an_evaluation_under_a_limit_runs_to_its_end(site: Site, tmp_path: Path)
 @pytest.fixture
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
-    server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    monkeypatch.setenv("AEO_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AEO_TOKEN", TOKEN)
-    yield site
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    site.db.close()
+    with served(site) as url:
+        monkeypatch.setenv("AEO_URL", url)
+        monkeypatch.setenv("AEO_TOKEN", TOKEN)
+        yield site
 
 
 def aeo(*args: str, code: int = 0) -> Any:

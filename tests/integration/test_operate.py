@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from engine import register, submit
+from served import served
 from waiting import eventually
-from werkzeug.serving import make_server
 
 from aeo import workers as engine_workers
 from aeo.cli import follow, main
@@ -30,17 +30,11 @@ TOKEN = "token-of-this-test"
 @pytest.fixture
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
-    server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    monkeypatch.setenv("AEO_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AEO_TOKEN", TOKEN)
-    monkeypatch.setattr(follow, "POLL_SECONDS", 0.02)
-    yield site
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    site.db.close()
+    with served(site) as url:
+        monkeypatch.setenv("AEO_URL", url)
+        monkeypatch.setenv("AEO_TOKEN", TOKEN)
+        monkeypatch.setattr(follow, "POLL_SECONDS", 0.02)
+        yield site
 
 
 def aeo(*args: str, code: int = 0) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from engine import closed, register, running, submit
-from werkzeug.serving import make_server
+from served import served
 
 from aeo.cli import main
 from aeo.config import Config
 from aeo.site import Site, open_site
-from webapp import create_app
 
 TOKEN = "token-of-this-test"
 
@@ -106,16 +104,10 @@ def test_a_wrong_number_is_named_with_its_line() -> None:
 @pytest.fixture
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
-    server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("AEO_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AEO_TOKEN", TOKEN)
-    yield site
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    site.db.close()
+    with served(site) as url:
+        monkeypatch.setenv("AEO_URL", url)
+        monkeypatch.setenv("AEO_TOKEN", TOKEN)
+        yield site
 
 
 def test_an_evaluation_that_ran_is_played_through_on_the_live_pool_and_on_others(

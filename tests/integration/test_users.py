@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from engine import register
-from werkzeug.serving import make_server
+from served import served
 
 from aeo import event_log, records, recovery, registration, users, workers
 from aeo.cli import main
@@ -21,7 +20,6 @@ from aeo.core.errors import Forbidden
 from aeo.site import Site, open_site
 from aeo.store import evaluations as store
 from aeo.users import Role
-from webapp import create_app
 
 TOKEN = "token-of-this-test"
 CONFIG = "executor: sleep\ntasks: 2\nname: {}\n"
@@ -44,16 +42,9 @@ class Controller:
 @pytest.fixture
 def controller(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
     site = open_site(Config(shared_root=tmp_path / "shared", broker_url=redis_url, auth_token=TOKEN))
-    server = make_server("127.0.0.1", 0, create_app(site), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("AEO_URL", url)
-    yield Controller(site, url, monkeypatch)
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    site.db.close()
+    with served(site) as url:
+        monkeypatch.setenv("AEO_URL", url)
+        yield Controller(site, url, monkeypatch)
 
 
 def test_a_user_from_the_first_token_to_the_last(controller: Controller) -> None:
