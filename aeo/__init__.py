@@ -11,7 +11,7 @@ site, records, contents                   what one machine works with; evaluatio
 submission, evaluations, progress         ask for an evaluation, cancel it, look at it
 celery, dispatch, tasks                   messages
 batches, leases, outbox                   the worker's side: claim, run, push
-results, jobs, control                    the controller's side: commit, merge
+results, rows, jobs, control              the controller's side: commit, merge
 recovery, reconciliation, redispatch      the controller's repairs: from disk, in rounds, new batches
 workers, registration                     what a worker says of itself
 embedded, processes, cli                  the programs

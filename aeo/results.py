@@ -14,20 +14,18 @@ import logging
 import shutil
 import threading
 from collections.abc import Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import executors, logs, records, redaction, summaries
-from aeo.core.breaker import tripped
+from aeo import executors, logs, records, redaction, rows
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
-from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary, WorkerState
+from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary
 from aeo.executors import TrialContext
 from aeo.layout import inside, manifest_of, redacting
 from aeo.records import Record
 from aeo.site import Site
-from aeo.store import evaluations, events, history, trials, workers
+from aeo.store import evaluations, events, trials
 from aeo.store.inbox import Arrival
 from aeo.store.trials import Requeued
 from aeo.transfer import manifest as manifests
@@ -167,12 +165,12 @@ def _place(site: Site, one: _Arrived, done: Set[tuple[str, str]]) -> bool | None
         if there:
             adopt(site, one.record, one.trial, None)
         _supersede(site, arrival, one.folder)
-        return _keep(site, arrival.evaluation, row, arrival.token)
+        return rows.keep(site, arrival.evaluation, row, arrival.token)
     if row.summary.outcome is Outcome.INFRA_ERROR and row.summary.retryable:
         reason = f"{row.summary.error_type}: {row.summary.error_message}"
         if _requeue(site, one.record, arrival, reason) is not Requeued.EXHAUSTED:
             _supersede(site, arrival, one.folder)
-            _watch(site, [(arrival.evaluation, row)])
+            rows.watch(site, [(arrival.evaluation, row)])
             return False
     _ensure_job(one.record)
     _rename(one.folder, one.place)
@@ -183,12 +181,12 @@ def _record_all(site: Site, placed: Sequence[_Arrived]) -> dict[Arrival, bool | 
     """Record what lies in its job folder."""
     if not placed:
         return {}
-    firsts = _keep_all(site, [(one.arrival.evaluation, one.row, one.arrival.token) for one in placed])
+    firsts = rows.keep_all(site, [(one.arrival.evaluation, one.row, one.arrival.token) for one in placed])
     answers = {one.arrival: first for one, first in zip(placed, firsts, strict=True)}
-    _note_durations(site, [(one.record, one.trial, one.row) for one in placed if answers[one.arrival]])
+    rows.note_durations(site, [(one.record, one.trial, one.row) for one in placed if answers[one.arrival]])
     for one in placed:
         _forget(site, one.arrival)
-    _watch(site, [(one.arrival.evaluation, one.row) for one in placed])
+    rows.watch(site, [(one.arrival.evaluation, one.row) for one in placed])
     return dict(answers)
 
 
@@ -198,34 +196,6 @@ def _is_known(site: Site, evaluation: str) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _watch(site: Site, rows: Sequence[tuple[str, TrialRow]]) -> None:
-    """Pause the worker, or else the evaluation, when too many runs in a row fail by infrastructure."""
-    config = site.config
-    keep = max(1, config.breaker_runs, config.worker_breaker_runs)
-    runs = [(id, row.worker, row.summary.outcome is Outcome.INFRA_ERROR) for id, row in rows]
-    paused: set[str] = set()
-    for (id, row), (of_evaluation, of_worker) in zip(rows, trials.note_runs(site.db, runs, keep=keep), strict=True):
-        last = f"the last: {row.summary.error_type}: {row.summary.error_message}"[:300]
-        if row.worker in paused:
-            continue
-        if tripped(of_worker, config.worker_breaker_runs, config.breaker_share):
-            paused.add(row.worker)
-            _pause_worker(site, id, row.worker, of_worker[: config.worker_breaker_runs], last)
-        elif tripped(of_evaluation, config.breaker_runs, config.breaker_share):
-            looked = of_evaluation[: config.breaker_runs]
-            reason = f"{sum(looked)} of the last {len(looked)} runs failed by infrastructure, {last}"
-            evaluations.move(site.db, id, EvaluationState.PAUSED, reason)
-
-
-def _pause_worker(site: Site, evaluation: str, worker: str, runs: Sequence[bool], last: str) -> None:
-    note = f"{sum(runs)} of its last {len(runs)} runs failed by infrastructure, {last}"
-    with suppress(NotFound):
-        workers.set_state(site.db, worker, WorkerState.PAUSED, note)
-    events.emit(site.db, evaluation, "worker_paused", worker=worker, reason=note)
-    # The evaluation goes on with the others; what this one broke says nothing about them.
-    evaluations.forget_recent(site.db, evaluation)
 
 
 def _checked_manifest(folder: Path, arrival: Arrival) -> Manifest:
@@ -322,42 +292,11 @@ def _finish_interrupted(site: Site, record: Record, trial: PlannedTrial, arrival
 
 
 def _record(site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, row: TrialRow) -> bool:
-    first = _keep(site, arrival.evaluation, row, arrival.token)
+    first = rows.keep(site, arrival.evaluation, row, arrival.token)
     if first:
-        _note_durations(site, [(record, trial, row)])
+        rows.note_durations(site, [(record, trial, row)])
     _forget(site, arrival)
     return first
-
-
-def _note_durations(site: Site, rows: Sequence[tuple[Record, PlannedTrial, TrialRow]]) -> None:
-    ran: dict[str, list[tuple[PlannedTrial, float]]] = {}
-    for record, trial, row in rows:
-        seconds = row.summary.seconds
-        if seconds is not None and row.summary.outcome in (Outcome.SCORED, Outcome.INVALID):
-            ran.setdefault(record.evaluation.spec.executor, []).append((trial, seconds))
-    for executor, durations in ran.items():
-        history.note(site.db, executor, durations)
-
-
-def _keep(site: Site, id: str, row: TrialRow, token: str) -> bool:
-    """Record a row in the store, which decides, and in the summaries, which only follow it."""
-    first = trials.commit(site.db, id, row, token)
-    if first:
-        summaries.put(site.book, id, row)
-    return first
-
-
-def _keep_all(site: Site, rows: Sequence[tuple[str, TrialRow, str]]) -> list[bool]:
-    if len(rows) == 1:
-        return [_keep(site, *rows[0])]
-    firsts = trials.commit_all(site.db, rows)
-    by_evaluation: dict[str, list[TrialRow]] = {}
-    for (id, row, _), first in zip(rows, firsts, strict=True):
-        if first:
-            by_evaluation.setdefault(id, []).append(row)
-    for id, first_rows in by_evaluation.items():
-        summaries.put(site.book, id, *first_rows)
-    return firsts
 
 
 def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | None) -> bool:
@@ -368,15 +307,19 @@ def adopt(site: Site, record: Record, trial: PlannedTrial, logged: TrialRow | No
     if trials.state(site.db, record.evaluation.id, trial.name) is TrialState.DONE:
         return False
     if logged is not None:
-        return _keep(site, record.evaluation.id, logged, "recovered")
+        return rows.keep(site, record.evaluation.id, logged, "recovered")
     place = inside(Path(record.evaluation.job_dir), trial.name)
     try:
         summary = _summary(record, trial, place)
     except InputError as error:
         log.warning("%s lies in the job folder but is no result: %s", trial.name, error)
         return False
-    row = TrialRow(summary=summary, worker="", attempt=1, committed_at=datetime.now(timezone.utc))
-    return _keep(site, record.evaluation.id, row, "recovered")
+    return rows.keep(site, record.evaluation.id, _ownerless(summary), "recovered")
+
+
+def _ownerless(summary: TrialSummary) -> TrialRow:
+    """A row of which nobody knows who ran it, or that nobody did."""
+    return TrialRow(summary=summary, worker="", attempt=1, committed_at=datetime.now(timezone.utc))
 
 
 def _supersede(site: Site, arrival: Arrival, folder: Path) -> None:
@@ -436,12 +379,10 @@ def _fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, mess
     context = TrialContext(trial_dir=staging, content_dir=None, final_dir=str(place))
     message = redaction.known(site.config.secret_names).text(message)
     executor.fail(evaluation, trial, context, error_type, message)
-    row = TrialRow(
-        summary=executor.summarise(trial, staging), worker="", attempt=1, committed_at=datetime.now(timezone.utc)
-    )
+    row = _ownerless(executor.summarise(trial, staging))
     _ensure_job(record)
     _rename(staging, place)
-    return _keep(site, evaluation.id, row, "failed")
+    return rows.keep(site, evaluation.id, row, "failed")
 
 
 def _rename(source: Path, target: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_commit_interrupted_after_the_rename_is_finished(
 ) -> None:
     arrival = _one_result(site, tmp_path, "torn")
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "commit", _raise(Unavailable("gone")))
+        patch.setattr(trials, "commit_all", _raise(Unavailable("gone")))
         with pytest.raises(Unavailable):
             results.commit(site, arrival)
     assert (site.shared.job("torn") / arrival.trial / "result.json").is_file()

@@ -20,7 +20,7 @@ from engine import register, submit
 from flask.testing import FlaskClient
 from waiting import eventually
 
-from aeo import exports, progress, records, results
+from aeo import exports, progress, records, rows
 from aeo.cli import main
 from aeo.core.model import Outcome, TrialRow, TrialSummary
 from aeo.site import Site
@@ -68,7 +68,7 @@ def odd(here: Site) -> list[str]:
     )
     for summary in (scored, failed):
         row = TrialRow(summary=summary, worker="a", attempt=1, committed_at=NOON, notes=("a link was dropped",))
-        assert results._keep(here, id, row, "t")
+        assert rows.keep(here, id, row, "t")
     return names
 
 

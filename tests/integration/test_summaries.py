@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import eventually
 
-from aeo import evaluations, progress, records, recovery, results, summaries
+from aeo import evaluations, progress, records, recovery, rows, summaries
 from aeo.codec import dumps
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.model import (
@@ -386,7 +386,7 @@ def commit(site: Site, id: str, count: int = 1, outcome: Outcome = Outcome.SCORE
     done = []
     for trial in [name for name in record.trials if trials.state(site.db, id, name) is not TrialState.DONE][:count]:
         row = a_row(trial, outcome, worker="a")
-        assert results._keep(site, id, row, "t") if put else trials.commit(site.db, id, row, "t")
+        assert rows.keep(site, id, row, "t") if put else trials.commit(site.db, id, row, "t")
         done.append(trial)
     return done
 
@@ -637,7 +637,7 @@ def test_states_of_what_has_no_result_come_from_the_store(here: Site) -> None:
     claims = [trials.claim(here.db, batch, token=f"t{n}", lease_seconds=60) for n in range(3)]
     first, second, third = [claim for claim in claims if claim]
     assert trials.pushed(here.db, second)
-    results._keep(here, id, a_row(third.trial, worker="b"), third.token)
+    rows.keep(here, id, a_row(third.trial, worker="b"), third.token)
 
     def shown(**asked: Any) -> list[str]:
         views, total = progress.trials(here, id, **asked)
