@@ -623,7 +623,7 @@ def test_recovery_leaves_what_is_being_committed_to_the_commit(
 ) -> None:
     arrivals(site, tmp_path, "x")
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "commit", raising(Unavailable("killed after the rename")))
+        patch.setattr(trials, "commit_all", raising(Unavailable("killed after the rename")))
         commit_all(site, 1)
     recovery.recover(site)
     commit_all(site, 2)
