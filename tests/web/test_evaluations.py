@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from waiting import eventually
 from web.conftest import Site, Visit, evaluation_of
 
@@ -79,8 +79,18 @@ def _claimed(site: Site, id: str) -> set[str]:
 def test_from_the_form(visit: Visit, site: Site) -> None:
     visit.sign_in()
     page = visit.go("/evaluations/new")
+    held: list[Route] = []
+    page.route("**/evaluations/new", lambda route: held.append(route))
+    page.get_by_label("Executor").focus()
     page.get_by_label("Executor").select_option("sleep")
+    # What is typed before the answer is there would be lost with it: the form takes nothing until then.
+    form = page.locator("#new-form")
+    assert eventually(lambda: form.evaluate("form => form.inert") and held)
+    held[0].continue_()
+    page.unroute("**/evaluations/new")
+    expect(form).not_to_have_js_property("inert", True)
     expect(page.get_by_label("Executor")).to_have_value("sleep")
+    expect(page.get_by_label("Executor")).to_be_focused()
     page.get_by_label("Name", exact=True).fill("from-form")
     page.get_by_label("Attempts per task").fill("2")
     page.get_by_label("Slots of each worker").fill("all")

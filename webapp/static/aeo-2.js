@@ -138,8 +138,16 @@
     if (token && event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = token.content;
   });
 
-  // What would be typed while the answer is under way would be lost with it.
-  const busy = (event, inert) => event.detail.elt.matches?.("form[data-busy]") && (event.detail.elt.inert = inert);
+  // What would be typed while the answer is under way would be lost with it: neither the form's own request nor that of a
+  // field in it (the executor) leaves it open to typing. Counting, a GET, replaces no field.
+  let focusBefore = null;
+
+  function busy(event, inert) {
+    const form = event.detail.requestConfig?.verb === "get" ? null : event.detail.elt.closest("form[data-busy]");
+    if (!form) return;
+    if (inert) focusBefore = focusOf(form);
+    form.inert = inert;
+  }
   document.addEventListener("htmx:beforeRequest", (event) => busy(event, true));
   document.addEventListener("htmx:afterRequest", (event) => busy(event, false));
 
@@ -183,7 +191,8 @@
       return;
     }
     kept = {
-      focus: focusOf(target),
+      // What became inert has lost its focus.
+      focus: focusOf(target) || (focusBefore && target.querySelector(focusBefore) ? focusBefore : null),
       open: [...target.querySelectorAll("details[id]")].map((details) => [details.id, details.open]),
       scrolled: [...target.querySelectorAll(".scroll[id], .log[id]")].map((box) => [box.id, box.scrollTop, box.scrollLeft]),
     };
