@@ -8,7 +8,7 @@ store                                     what Redis holds: who does what now
 transfer                                  moving folders
 executors                                 the plug-ins: harbor, command, sleep
 site, records, contents                   what one machine works with; evaluations on disk; tasks by content
-submission, evaluations, progress         ask for an evaluation, cancel it, look at it
+submission, sharing, evaluations, progress  ask for an evaluation, who takes it, cancel, look
 celery, dispatch, tasks                   messages
 batches, leases, outbox                   the worker's side: claim, run, push
 results, rows, jobs, control              the controller's side: commit, merge

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from aeo import evaluations, executors, submission
+from aeo import evaluations, executors, sharing, submission
 from aeo.core import simulate
 from aeo.core.allot import Allotment
 from aeo.core.errors import InputError, Problem
@@ -125,8 +125,8 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
         problems.of(lambda: evaluations.check_free(site, given))
     spec = replace(spec, name=name or _ID)
     # Every worker is looked at where one that is named does not exist.
-    pool = problems.of(lambda: evaluations.asked(workers.all(site.db), spec))
-    taking = None if pool is None else problems.of(lambda: evaluations.taking_work(pool))
+    pool = problems.of(lambda: sharing.asked(workers.all(site.db), spec))
+    taking = None if pool is None else problems.of(lambda: sharing.taking_work(pool))
     plan = problems.of(lambda: evaluations.check_plan(executor.plan(spec, file)))
     found = Check(executor=spec.executor, name=given or "")
     if plan is None:
@@ -144,12 +144,12 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
         warnings=(*plan.warnings, *legacy.warnings),
     )
     plan = evaluations.to_run(plan, legacy)
-    usable = None if taking is None else problems.of(lambda: evaluations.matching(taking, spec, plan))
+    usable = None if taking is None else problems.of(lambda: sharing.matching(taking, spec, plan))
     if usable is None:
         return replace(found, unfit=_unfit(pool or (), spec, plan, {}))
     planned = evaluations.estimated(site, spec, plan).trials
-    problems.of(lambda: evaluations.share_out(planned, usable, spec))
-    shares = evaluations.allot_over(planned, usable, spec)
+    problems.of(lambda: sharing.share_out(planned, usable, spec))
+    shares = sharing.allot_over(planned, usable, spec)
     return _timed(site, spec, plan, shares, replace(found, unfit=_unfit(pool or (), spec, plan, shares.unfit)), usable)
 
 
@@ -165,9 +165,9 @@ def _unfit(
     total = len(plan.trials) if plan else 0
     for worker in pool:
         count = len(unfit.get(worker.info.id, ()))
-        lacks = evaluations.lacks(worker, spec.executor, plan.version if plan else None)
-        if not evaluations.takes_work(worker):
-            reason, count = evaluations.standing(worker), total
+        lacks = sharing.lacks(worker, spec.executor, plan.version if plan else None)
+        if not sharing.takes_work(worker):
+            reason, count = sharing.standing(worker), total
         elif lacks:
             reason, count = lacks, total
         elif worker.weight_override == 0:

@@ -10,19 +10,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import contents, dispatch, executors, records, submission, summaries
+from aeo import contents, dispatch, executors, records, sharing, submission, summaries
 from aeo.core import estimate, stopping
-from aeo.core.allot import Allotment, Offer, allot
+from aeo.core.allot import Allotment
 from aeo.core.errors import Conflict, InputError, Problem
 from aeo.core.estimate import Basis, Expected
-from aeo.core.model import Batch, Evaluation, EvaluationState, Plan, PlannedTrial, Spec, TrialRow, WorkerState
+from aeo.core.model import Evaluation, EvaluationState, Plan, PlannedTrial, Spec, TrialRow
 from aeo.core.names import check_name
 from aeo.executors import Executor
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import history, trials, workers
 from aeo.store.evaluations import EvaluationStatus
-from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
 
 #: A run's folder and manifest are named after the trial, its token and an ending, and names have 200 characters.
@@ -75,11 +74,11 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     id = secrets.token_hex(6)
     spec = replace(spec, name=name_of(executor, spec, id))
     check_free(site, spec.name)
-    pool = taking_work(asked(workers.all(site.db), spec))
+    pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec))
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
     legacy = inherit(executor, spec, plan)
     plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
-    shares = share_out(to_run(plan, legacy).trials, matching(pool, spec, plan), spec)
+    shares = sharing.share_out(to_run(plan, legacy).trials, sharing.matching(pool, spec, plan), spec)
     evaluation = Evaluation(
         id=id,
         spec=spec,
@@ -125,59 +124,6 @@ def check_free(site: Site, name: str) -> None:
             field="name",
             fix="Choose another name, or move the folder away.",
         )
-
-
-def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
-    """Workers of ``pool`` that may take a share now: asked for, taking work, with the executor in the plan's version.
-
-    Raises:
-        InputError: there is none; says why not for each.
-    """
-    return matching(taking_work([w for w in pool if not spec.workers or w.info.id in spec.workers]), spec, plan)
-
-
-def asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
-    """The workers that are asked for; every one where none is named.
-
-    Raises:
-        InputError: one is not registered.
-    """
-    known = {worker.info.id: worker for worker in pool}
-    for id in spec.workers:
-        if id not in known:
-            raise InputError(
-                f"no worker {id!r} is registered.", field="workers", fix=f"Known: {', '.join(sorted(known)) or 'none'}."
-            )
-    return [known[id] for id in spec.workers] or list(known.values())
-
-
-def takes_work(worker: WorkerStatus) -> bool:
-    """Whether a worker would claim trials now."""
-    return worker.state is WorkerState.ONLINE and not (worker.heartbeat and worker.heartbeat.draining)
-
-
-def taking_work(pool: Sequence[WorkerStatus]) -> list[WorkerStatus]:
-    """The workers that would claim trials now.
-
-    Raises:
-        InputError: none would; says why not for each.
-    """
-    online = [worker for worker in pool if takes_work(worker)]
-    if not online:
-        reasons = ", ".join(f"{worker.info.id} is {standing(worker)}" for worker in pool)
-        raise InputError(
-            f"no worker is online ({reasons or 'none has registered'}).",
-            field="workers",
-            fix="Start one with `aeo worker --controller-url ...`, or resume one with `aeo workers resume ID`.",
-        )
-    return online
-
-
-def standing(worker: WorkerStatus) -> str:
-    """Why a worker claims nothing: ``lost``, ``paused: its disk is changed``."""
-    why = worker.note or (worker.heartbeat.draining if worker.heartbeat else "")
-    state = worker.state.value if worker.state is not WorkerState.ONLINE else "not taking work"
-    return state + (f": {why}" if why else "")
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -234,90 +180,6 @@ def estimated(site: Site, spec: Spec, plan: Plan) -> Plan:
     return replace(plan, trials=trials)
 
 
-def matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
-    """Workers that have the executor, in the plan's version.
-
-    Raises:
-        InputError: none has; says for each what it lacks.
-    """
-    missing = {worker.info.id: lacks(worker, spec.executor, plan.version) for worker in pool}
-    fits = [worker for worker in pool if not missing[worker.info.id]]
-    if fits:
-        return fits
-    raise InputError(
-        problems=tuple(
-            Problem(
-                field=f"worker {id}",
-                message=f"{what}.",
-                fix=f"Install {spec.executor} {plan.version} there and restart the worker.",
-            )
-            for id, what in missing.items()
-        )
-    )
-
-
-def lacks(worker: WorkerStatus, executor: str, version: str | None) -> str:
-    """What a worker has not got of an executor in this version (None: in any); "" when it has it."""
-    has = worker.info.executors.get(executor)
-    if has is None:
-        return f"has no {executor}"
-    return "" if version is None or has == version else f"has {executor} {has}, not {version}"
-
-
-def share_out(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
-    """Allot all of these trials over these workers.
-
-    Raises:
-        InputError: a trial fits no worker; says which need is unmet.
-    """
-    result = allot_over(planned, pool, spec)
-    if not result.homeless:
-        return result
-    if all(worker.weight_override == 0 for worker in pool):
-        raise InputError("every worker has weight 0.", field="workers", fix="Set a weight with `aeo workers weight`.")
-    homeless = set(result.homeless)
-    by_task = {trial.task: trial for trial in planned if trial.name in homeless}
-    raise InputError(problems=tuple(_unmet(trial, pool) for trial in by_task.values()))
-
-
-def allot_over(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:
-    """Allot what fits of these trials over these workers."""
-    if spec.stop_when:
-        # What has ended at any time must be a random sample.
-        planned = stopping.alike(stopping.order(spec.name, planned))
-    offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override) for w in pool]
-    return allot(planned, offers, spec.per_worker_concurrency)
-
-
-def _unmet(trial: PlannedTrial, pool: Sequence[WorkerStatus]) -> Problem:
-    needs, most = trial.needs, [worker.info.capacity for worker in pool if worker.weight_override != 0]
-    cpus = max((capacity.cpus * capacity.overcommit for capacity in most), default=0)
-    memory = max((int(capacity.memory_mb * capacity.overcommit) for capacity in most), default=0)
-    disk = max((int(capacity.disk_mb * capacity.overcommit) for capacity in most), default=0)
-    wants = []
-    if needs.cpus > cpus:
-        wants.append(f"{needs.cpus:g} cpus, the largest worker has {cpus:g}")
-    if needs.memory_mb > memory:
-        wants.append(f"{needs.memory_mb} MiB memory, the largest worker has {memory} MiB")
-    if needs.disk_mb > disk > 0:
-        wants.append(f"{needs.disk_mb} MiB disk, the largest worker has {disk} MiB")
-    return Problem(
-        field=f"task {trial.task}",
-        message=f"fits no worker: it needs {'; '.join(wants) or 'what no one worker has together'}.",
-        fix="Leave it out, lower what it declares, or add a larger worker.",
-    )
-
-
-def batches_of(evaluation: str, shares: Allotment) -> dict[Batch, Sequence[str]]:
-    """Name the batches of an allotment."""
-    return {new_batch(evaluation, worker): names for worker, slots in shares.shares.items() for names in slots}
-
-
-def new_batch(evaluation: str, worker: str) -> Batch:
-    """Name another batch."""
-    return Batch(id=f"{evaluation}-{secrets.token_hex(4)}", evaluation=evaluation, worker=worker)
-
-
 def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allotment, legacy: Legacy) -> None:
     """Make all that an evaluation is, or nothing."""
     id, name = evaluation.id, evaluation.spec.name
@@ -339,7 +201,7 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
         rows = legacy.hand_over(evaluation, job_dir)
         if rows:
             records.write_carried(staging, rows)
-        batches = batches_of(id, shares)
+        batches = sharing.batches_of(id, shares)
         undo.callback(_forget, site, id)
         # The store before the folder: if we die between them, the user saw a failure and nothing will run.
         store.save(site.db, evaluation, batches, shares.unfit)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
-from aeo import dispatch, evaluations, logs
+from aeo import dispatch, logs, sharing
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
@@ -61,7 +61,7 @@ def _send_helpers(
     """
     evaluation = record.evaluation
     try:
-        usable = evaluations.usable(list(pool.values()), evaluation.spec, evaluation.plan)
+        usable = sharing.usable(list(pool.values()), evaluation.spec, evaluation.plan)
     except InputError:
         return
     free = {id: pool[id].info.capacity.slots - taken for id, taken in workers.seats(site.db, list(pool)).items()}
@@ -74,7 +74,7 @@ def _send_helpers(
         most = min(holds, evaluation.spec.per_worker_concurrency or holds) - here
         if worker.weight_override != 0 and now >= _next_help(batches, worker):
             count = max(0, min(most, free[id], left))
-            helpers += [evaluations.new_batch(status.id, id) for _ in range(count)]
+            helpers += [sharing.new_batch(status.id, id) for _ in range(count)]
             left -= count
     if helpers:
         store.add_batches(site.db, status.id, dict.fromkeys(helpers, ()))
@@ -113,7 +113,7 @@ def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStat
         # Whoever made it died before it could be sent.
         store.end_batch(site.db, status.batch)
         return False
-    if not evaluations.takes_work(worker):
+    if not sharing.takes_work(worker):
         return False
     if _message_is_lost(site, status, worker):
         with logs.about(batch=status.batch.id, worker=status.batch.worker):
@@ -150,11 +150,11 @@ def send_more(site: Site, record: Record, pool: Sequence[WorkerStatus]) -> None:
     evaluation = record.evaluation
     states = trials.states(site.db, evaluation.id)
     waiting = [trial for trial in record.trials.values() if states.get(trial.name) is TrialState.PENDING]
-    fit = evaluations.usable(pool, evaluation.spec, evaluation.plan)
-    shares = evaluations.allot_over(waiting, fit, evaluation.spec)
+    fit = sharing.usable(pool, evaluation.spec, evaluation.plan)
+    shares = sharing.allot_over(waiting, fit, evaluation.spec)
     if len(shares.homeless) == len(waiting):
-        evaluations.share_out(waiting, fit, evaluation.spec)
-    batches = evaluations.batches_of(evaluation.id, shares)
+        sharing.share_out(waiting, fit, evaluation.spec)
+    batches = sharing.batches_of(evaluation.id, shares)
     store.add_batches(site.db, evaluation.id, batches, shares.unfit)
     dispatch.send(site, evaluation.id, list(batches), priority=evaluation.spec.priority)
     events.emit(site.db, evaluation.id, "redispatched", batches=len(batches), waiting=len(waiting))

@@ -8,7 +8,7 @@ from typing import Any
 
 from werkzeug.datastructures import MultiDict
 
-from aeo import drafts, evaluations, executors
+from aeo import drafts, executors, sharing
 from aeo.checks import Check
 from aeo.core.errors import AeoError
 from aeo.core.model import Capacity
@@ -140,8 +140,8 @@ def _unknown(id: str) -> WorkerChoice:
 def _choice(worker: WorkerStatus, executor: str, told: Mapping[str, str]) -> WorkerChoice:
     info = worker.info
     reason = told.get(info.id, "")
-    if not evaluations.takes_work(worker):
-        reason = evaluations.standing(worker)
+    if not sharing.takes_work(worker):
+        reason = sharing.standing(worker)
     return WorkerChoice(
         id=info.id,
         display_name=info.display_name or info.id,
@@ -149,7 +149,7 @@ def _choice(worker: WorkerStatus, executor: str, told: Mapping[str, str]) -> Wor
         busy=worker.busy,
         capacity=info.capacity,
         version=info.executors.get(executor, ""),
-        reason=reason or evaluations.lacks(worker, executor, None),
+        reason=reason or sharing.lacks(worker, executor, None),
     )
 
 
