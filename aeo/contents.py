@@ -124,7 +124,19 @@ def fetch(
     if not trial.content:
         return None
     name = next(content.name for content in plan.contents if content.digest == trial.content)
-    target = site.local.task(trial.content, name)
+    target = hold(site, trial.content, name, gives_up=gives_up)
+    with suppress(OSError):
+        site.local.ahead_mark(trial.content).unlink(missing_ok=True)
+    return target
+
+
+def hold(site: WorkerSite, digest: str, name: str, *, gives_up: Callable[[], object]) -> Path:
+    """A content folder on this worker, fetched if it is not there; it counts as used now.
+
+    Raises:
+        TransferFailed: it could not be fetched.
+    """
+    target = site.local.task(digest, name)
     with _found:
         missing = not target.exists()
         if not missing:
@@ -132,10 +144,9 @@ def fetch(
                 os.utime(target.parent)  # used now, see `drop`
     if missing:
         target.parent.mkdir(parents=True, exist_ok=True)
-        source = f"tasks/{trial.content}/{name}"
-        bring(site, source, target, gives_up=gives_up)
+        bring(site, f"tasks/{digest}/{name}", target, gives_up=gives_up)
     with suppress(AeoError):  # it is told with the next trial then
-        _tell(site, trial.content, fetched=missing)
+        _tell(site, digest, fetched=missing)
     return target
 
 

@@ -8,6 +8,7 @@ On the controller::
     ├── web-secret                     signs the pages' sessions (0600)
     ├── users.json                     named users and the hashes of their tokens (0600)
     ├── meters.json                    what monitoring counts; may be deleted
+    ├── secrets.json                   secrets, encrypted (0600); their key is elsewhere
     ├── notices.json                   what was told by webhook and e-mail, and what waits to be (0600)
     ├── summaries.sqlite               what tables are read from (0600); derived, may be deleted
     ├── redis/                         the embedded server (0700)
@@ -36,6 +37,7 @@ On a worker::
     <local_root>/
     ├── worker.json                    the instance's identity; locked by the running worker
     ├── tasks/<digest>/<name>/
+    │        └── .ahead                fetched before any trial needed it; gone with the first
     ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
     ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs
     ├── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
@@ -108,6 +110,10 @@ class Shared:
     @property
     def meters(self) -> Path:
         return self.root / "meters.json"
+
+    @property
+    def secrets(self) -> Path:
+        return self.root / "secrets.json"
 
     @property
     def notices(self) -> Path:
@@ -214,6 +220,9 @@ class Local:
 
     def task(self, digest: str, name: str) -> Path:
         return inside(self.tasks, digest, name)
+
+    def ahead_mark(self, digest: str) -> Path:
+        return inside(self.tasks, digest) / ".ahead"
 
     def evaluation(self, id: str) -> Path:
         return inside(self.root / "evaluations", id)

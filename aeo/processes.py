@@ -21,7 +21,21 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from aeo import batches, cleaning, executors, folders, lock, logs, memory, outbox, reach, registration, tasks, workers
+from aeo import (
+    batches,
+    cleaning,
+    executors,
+    folders,
+    lock,
+    logs,
+    memory,
+    outbox,
+    prefetching,
+    reach,
+    registration,
+    tasks,
+    workers,
+)
 from aeo import control as control_loops
 from aeo.celery import Stop, consume, make_app, messages_running
 from aeo.config import Config, from_environment
@@ -128,11 +142,13 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
     )
     keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
     cleaner = threading.Thread(target=cleaning.keep_clean, args=(site, stay.over), name="cleaning", daemon=True)
+    ahead = threading.Thread(target=prefetching.keep, args=(site, stay.over), name="prefetching", daemon=True)
     tasks.bind(site)
     with _outages(site.db):
         pulse.start()
         keeper.start()
         cleaner.start()
+        ahead.start()
         try:
             return consume(
                 make_app(config.broker_url, worker=config.worker_id),
@@ -145,6 +161,8 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
             site.sender.finish(site)
             stay.over.set()
             keeper.join()
+            # What it has begun ends with it, or is done again.
+            ahead.join(prefetching.END_SECONDS)
             pulse.stop()
             batches.close_resting(site)
             _sweep(local)

@@ -45,6 +45,11 @@ class TrialContext:
     final_dir: str
     #: 1 for the trial's first run.
     attempt: int = 1
+    #: Variables for the processes of this trial, and for nothing else: they hold secrets. Not for the disk, an argument
+    #: or a log; another trial of the same session may get others.
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Where each of the plan's assets lies on this worker, by its path there (see `aeo.executors.assets`).
+    assets: Mapping[str, Path] = field(default_factory=dict)
 
 
 class Session(Protocol):
@@ -158,6 +163,8 @@ class TaskInfo:
     digest: str = ""
     #: Key of the content folder on workers (see `ContentFolder`); empty if there is none.
     content: str = ""
+    #: Its folder's name below the dataset's; empty if it has none of its own.
+    folder: str = ""
     #: Why it cannot be run; empty if it can.
     problem: str = ""
 
@@ -238,6 +245,27 @@ def viewer_of(executor: Executor, jobs_dir: Path, host: str, port: int) -> Comma
         return None
     command: Command = offer(jobs_dir, host, port)
     return command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A secret that trials will look for in their environment."""
+
+    #: Names of variables, any of which will do.
+    any_of: tuple[str, ...]
+    #: Who looks for it, as a sentence begins: a place in the configuration, or an agent.
+    by: str
+    #: The configuration names it: without it nothing runs. Otherwise it is what such an agent usually needs.
+    required: bool = False
+
+
+def wanted(executor: Executor, spec: Spec, plan: Plan | None) -> tuple[Wanted, ...]:
+    """Secrets that trials will look for, as far as the configuration says; without a plan perhaps fewer.
+
+    An executor may tell by a method of this name that takes spec and plan.
+    """
+    tell = getattr(executor, "wanted", None)
+    return tuple(tell(spec, plan)) if tell is not None else ()
 
 
 def max_starting(executor: Executor, evaluation: Evaluation) -> int:

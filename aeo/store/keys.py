@@ -80,7 +80,9 @@ TEMPLATES: Mapping[str, str] = {
     "workers": "aeo:workers",
     #: Hash: "worker boot" of processes that a person removed to "instance since" (ms).
     "removed": "aeo:workers:removed",
-    #: Of one worker: hash of what people set; heartbeat, which expires; set of "evaluation trial" it runs.
+    #: Set: workers that claim nothing now, whatever the reason. A worker may read no key of another, so it reads these.
+    "idle": "aeo:workers:idle",
+    #: Of one worker: hash of what it is and what people set; heartbeat, which expires; set of "evaluation trial" it runs.
     #: List: what it measured of itself, one sample a minute, the latest first; expires.
     "samples": "aeo:w:%s:samples",
     "worker": "aeo:w:%s",
@@ -100,6 +102,11 @@ TEMPLATES: Mapping[str, str] = {
     "using": "aeo:using:%s",
     #: Set: beginnings of the digests of the task folders one worker holds; expires.
     "held": "aeo:w:%s:held",
+    #: What one worker is to fetch ahead. Hashes: dataset to the order; dataset to what became of it. List: the
+    #: "digest name bytes" of one order's folders. All expire.
+    "orders": "aeo:w:%s:orders",
+    "prefetched": "aeo:w:%s:prefetched",
+    "order": "aeo:w:%s:order:%s",
 }
 
 

@@ -15,6 +15,7 @@ from aeo.executors.harbor.carrying import HarborCarrier
 from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.executors.harbor.python import harbor_python
 from aeo.executors.harbor.session import HarborSession
+from aeo.executors.harbor.supplies import HarborSupplies
 from aeo.executors.views import TrialFiles
 
 
@@ -26,6 +27,7 @@ class HarborExecutor:
     datasets = HarborDatasets()
     carrier = HarborCarrier()
     care = HarborCare()
+    supplies = HarborSupplies()
 
     def version(self) -> str:
         """Harbor's version here; gets Harbor if it is missing."""

@@ -56,7 +56,7 @@ def _task(folder: Path) -> dict[str, Any]:
     except Exception as error:  # whatever a folder from outside does to the libraries that read it
         problem, loaded = " ".join(str(error).split())[:300] or type(error).__name__, None
     if loaded is None:
-        return {"name": folder.name, "problem": problem}
+        return {"name": folder.name, "folder": folder.name, "problem": problem}
     config, environment = loaded.task.config, loaded.task.config.environment
     steps = config.steps or []
     timeouts = {
@@ -72,6 +72,7 @@ def _task(folder: Path) -> dict[str, Any]:
         "timeouts": {name: float(seconds) for name, seconds in timeouts.items() if seconds},
         "digest": loaded.digest,
         "content": loaded.key,
+        "folder": folder.name,
     }
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m aeo_harbor.driver plan|merge|tasks   one request on stdin, one answer, both one JSON document
+    python -m aeo_harbor.driver plan|merge|tasks|images   one request on stdin, one answer, both one JSON document
     python -m aeo_harbor.driver run                requests and events as JSON lines, until stdin ends
     python -m aeo_harbor.driver download           one request on stdin, JSON lines as it goes on; outlives its parent
 
@@ -53,6 +53,10 @@ def _answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
             from aeo_harbor.datasets import tasks
 
             return {"ok": tasks(request)}
+        if verb == "images":
+            from aeo_harbor.images import images
+
+            return {"ok": images(request)}
         from aeo_harbor.merging import merge
 
         return {"ok": merge(request)}
