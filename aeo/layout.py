@@ -29,6 +29,8 @@ On the controller::
     │         └── (beside it) <trial>.<token>.redacting/   secrets are being taken out of it
     ├── inbox/<id>/live/<trial>.<token>/   what a run that somebody watches has written so far
     ├── workers/<id>/                  roots of the workers that `aeo up` and `aeo demo` start
+    ├── provisioned/<id>/              machines that `aeo provision` made workers of, see `aeo.provision.record`
+    ├── wheels/                        packages that travel to them; may be deleted
     └── jobs/<name>/                   merged jobs (or <jobs_dir>/<name>/)
               └── (beside them) .carried.<id>/   results being taken over by a new evaluation
 
@@ -90,6 +92,17 @@ class Shared:
 
     def worker(self, id: str) -> Path:
         return inside(self.root / "workers", id)
+
+    @property
+    def provisioned(self) -> Path:
+        return self.root / "provisioned"
+
+    def machine(self, id: str) -> Path:
+        return inside(self.provisioned, id)
+
+    @property
+    def wheels(self) -> Path:
+        return self.root / "wheels"
 
     @property
     def token(self) -> Path:
