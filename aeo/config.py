@@ -68,6 +68,8 @@ class Config:
     stop_seconds: float = 10.0
     #: MiB. Larger files of a result stay on the worker and are listed in its notes.
     max_file_mb: float = 512.0
+    #: MiB. What a configuration names beside its tasks (mounts, files of agents) may have together.
+    max_asset_mb: float = 2048.0
     #: Share of its disk in use above which a worker removes what it no longer needs; 1 is never.
     clean_above: float = 0.85
     #: Days for which it keeps what may be of use again.
@@ -148,6 +150,7 @@ def _check(config: Config) -> Config:
         value = getattr(config, name)
         if not (math.isfinite(value) and value > 0):
             raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
+        "max_asset_mb",
     if config.max_starting < 0:
         raise InputError("must be 0 or more.", field="--max-starting")
     if not 0 < config.breaker_share <= 1:

@@ -18,7 +18,8 @@ from aeo.layout import Shared
 
 _SHARED = ("shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url")
 _TIMES = ("lease_seconds", "grace_seconds", "refresh_seconds")
-_WEB = ("host", "port", *_SHARED, "transfer_password", "lease_seconds", "grace_seconds", "max_body", "viewer_url")
+_TELLING = ("transfer_password", "lease_seconds", "grace_seconds")
+_WEB = ("host", "port", *_SHARED, *_TELLING, "max_body", "max_asset_mb", "viewer_url")
 _BREAKERS = ("breaker_runs", "worker_breaker_runs", "breaker_share")
 _TEXTS = {"broker_url": "redis:// or rediss:// address of the broker; needed."}
 #: Seconds between two looks of a command that waits.

@@ -51,6 +51,7 @@ _HELP: Mapping[str, str] = {
     "worker_breaker_runs": "A worker is paused by its last so many runs; 0: never.",
     "breaker_share": "Share of those runs that must have failed by infrastructure, above 0 and at most 1.",
     "max_body": "Largest request body.",
+    "max_asset_mb": "Most that the mounts and files which a configuration names beside its tasks may have, MiB.",
     "flower_url": "Address of a Flower, linked to from the workers' page.",
     "viewer_url": "Address of a viewer of job folders, linked to from evaluations; {job} in it is the job's name.",
     "secret_names": "Variables, comma-separated, whose values are taken out of all that is committed and shown.",
@@ -84,7 +85,9 @@ _OF_WORKERS: Mapping[str, str] = {
 _CONTROLLER = (
     *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
-    *("breaker_share", "max_body", "viewer_url", "flower_url", "secret_names", "notify_url", "notify_email"),
+    *("breaker_share", "max_body", "max_asset_mb", "viewer_url", "flower_url", "secret_names", "notify_url"),
+    "notify_email",
+    "secrets_key_file",
     *("notify_from", "smtp_url", "log_format"),
 )
 _WORKER = (

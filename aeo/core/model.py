@@ -202,6 +202,22 @@ class ContentFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Asset:
+    """A file or folder on the controller that a configuration names, and that its trials need on their worker."""
+
+    #: As the plan names it: absolute.
+    path: str
+    #: Key of the content folder that it travels in, see `aeo.assets`.
+    digest: str
+    #: Its own name, in that folder.
+    name: str
+    #: Trials may write to it: each has a copy of its own.
+    writable: bool = False
+    #: It holds secrets: nobody else may read it, and it does not stay on a worker.
+    private: bool = False
+
+
     """An evaluation resolved into trials."""
 
     trials: tuple[PlannedTrial, ...]
@@ -209,6 +225,8 @@ class Plan:
     contents: tuple[ContentFolder, ...] = ()
     #: What the executor needs again at merge time; JSON.
     header: Mapping[str, Any] = field(default_factory=dict)
+    #: What the configuration names beside tasks; all trials need all of them.
+    assets: tuple[Asset, ...] = ()
     #: The executor's version that workers must match; empty if it has none.
     version: str = ""
     #: What a person should know: skipped task folders, settings that do not apply.

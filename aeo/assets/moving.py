@@ -1,0 +1,121 @@
+"""Assets on their way: published once on the controller, placed for each run on a worker."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from aeo import contents
+from aeo.assets import reading
+from aeo.core.errors import InputError
+from aeo.core.model import Asset, Plan
+from aeo.layout import Shared
+from aeo.site import WorkerSite
+from aeo.transfer import copy, tree
+
+#: The folder that an asset travels in.
+FOLDER = "asset"
+
+
+def publish(shared: Shared, plan: Plan) -> None:
+    """Copy the plan's assets to where workers fetch them; what is there already is kept.
+
+    Raises:
+        InputError: one is not any more what it was when the plan was made, or cannot be copied.
+    """
+    for asset in plan.assets:
+        digest, target = asset.digest, shared.task(asset.digest, FOLDER)
+        if target.exists():
+            continue
+        staging = Path(tempfile.mkdtemp(prefix="new.", dir=shared.tasks))
+        try:
+            place = staging / FOLDER / asset.name
+            _copy(Path(asset.path).resolve(strict=True), place, private=asset.private)
+            if not asset.private and reading.digest_of(asset.name, reading.look_at(place, reading.Room())) != digest:
+                raise InputError(f"{asset.path} was changed just now.", fix="Submit it again.")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _take_place(staging / FOLDER, target)
+        except (OSError, shutil.Error) as error:
+            raise InputError(f"{asset.path} cannot be read whole: {error}") from None
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _copy(real: Path, target: Path, *, private: bool) -> None:
+    """Copy a file or folder, links as what they mean.
+
+    Raises:
+        OSError, shutil.Error: it cannot be copied.
+    """
+    target.parent.mkdir(parents=True, mode=0o700)
+    if real.is_dir():
+        shutil.copytree(real, target)
+        return
+    copy.file(real, target)
+    if private:
+        target.chmod(0o600)
+
+
+def _take_place(staged: Path, target: Path) -> None:
+    try:
+        staged.rename(target)
+    except OSError:
+        # Another submission published the same content first.
+        if not target.exists():
+            raise
+
+
+def place(
+    site: WorkerSite, plan: Plan, batch_dir: Path, run_dir: Path, *, gives_up: Callable[[], object]
+) -> dict[str, Path]:
+    """Where each asset lies on this worker for one run, by its path.
+
+    What the run may write to is copied into ``run_dir``; what holds secrets is fetched into ``batch_dir``.
+
+    Raises:
+        TransferFailed: one could not be fetched.
+        OSError: one could not be copied.
+    """
+    places = {}
+    for number, asset in enumerate(plan.assets):
+        if asset.private:
+            here = _fetch_private(site, asset, batch_dir, gives_up)
+        else:
+            here = contents.hold(site, asset.digest, FOLDER, gives_up=gives_up) / asset.name
+        if asset.writable:
+            here = _copy_own(here, run_dir / str(number), private=asset.private)
+        places[asset.path] = here
+    return places
+
+
+def _fetch_private(site: WorkerSite, asset: Asset, batch_dir: Path, gives_up: Callable[[], object]) -> Path:
+    target = batch_dir / asset.digest / FOLDER
+    if not target.exists():
+        batch_dir.mkdir(exist_ok=True, mode=0o700)
+        # Before anything is in it: what arrives may be read by all until it is changed.
+        target.parent.mkdir(exist_ok=True, mode=0o700)
+        contents.bring(site, f"tasks/{asset.digest}/{FOLDER}", target, gives_up=gives_up)
+    (target / asset.name).chmod(0o600)
+    return target / asset.name
+
+
+def _copy_own(here: Path, folder: Path, *, private: bool) -> Path:
+    """A copy that any user of a container may write to, but for one with secrets."""
+    target = folder / here.name
+    folder.mkdir(parents=True, mode=0o700)
+    if here.is_dir():
+        content = tree.read(here, odd_names=True)
+        copy.folder(here, target, content)
+        for name in ("", *content.folders, *content.files):
+            (target / name).chmod((target / name).stat().st_mode | 0o666)
+    else:
+        copy.file(here, target)
+        target.chmod(0o600 if private else target.stat().st_mode | 0o666)
+    return target
+
+
+def published(shared: Shared, asset: Asset) -> Path:
+    """Where an asset lies on the controller."""
+    return shared.task(asset.digest, FOLDER) / asset.name
