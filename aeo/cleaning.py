@@ -33,6 +33,8 @@ ROUND_SECONDS = 3600.0
 #: Seconds until the next look when nobody could say what is still needed; doubling.
 RETRY_SECONDS = 10.0
 _DAY = 86400.0
+#: Days that a copy is kept at least which was fetched ahead of a run that has not come yet (see `aeo.prefetching`).
+AHEAD_DAYS = 1.0
 _MARK = "keep"
 
 
@@ -112,9 +114,11 @@ def _clean_root(site: WorkerSite) -> tuple[tuple[str, ...], tuple[str, ...], tup
         Unavailable: the store cannot say what is open.
     """
     local, before = site.local, time.time() - site.config.clean_days * _DAY
-    if health.settled_seconds(site.db) is None:
+    if not health.mark(site.db):
         raise Unavailable("The store was wiped or is new, and does not know yet what is open.")
-    busy = {path.name.rpartition("-")[0] for path in _folders(local.batches)} | set(evaluations.open_ids(site.db))
+    here = {path.name for root in (local.evaluations, local.all_kept) for path in _folders(root)}
+    busy = {path.name.rpartition("-")[0] for path in _folders(local.batches)}
+    busy |= {id for id in here if evaluations.is_open(site.db, id)}
     needed = _needed(local.evaluations, busy)
     kept = tuple(
         path.name
@@ -124,7 +128,12 @@ def _clean_root(site: WorkerSite) -> tuple[tuple[str, ...], tuple[str, ...], tup
     tasks: tuple[str, ...] = ()
     if needed is not None:
         old = (path.name for path in _folders(local.tasks) if path.name not in needed)
-        tasks = tuple(digest for digest in old if contents.drop(local, digest, before))
+        ahead = min(before, time.time() - AHEAD_DAYS * _DAY)
+        tasks = tuple(
+            digest
+            for digest in old
+            if contents.drop(local, digest, ahead if local.ahead_mark(digest).exists() else before)
+        )
     gone = tuple(
         path.name
         for path in _folders(local.evaluations)

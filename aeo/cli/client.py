@@ -187,6 +187,28 @@ class Client:
         """Stop a dataset's download."""
         return self._call("DELETE", _dataset(name, "/download"))
 
+    def checks(self) -> Body:
+        """Check every dataset."""
+        return self._call("GET", "/api/dataset-checks", timeout=_SUBMIT_TIMEOUT)
+
+    def check_dataset(self, name: str, *, accept: bool = False) -> Body:
+        """Check a dataset; ``accept``: record what is there as right."""
+        if accept:
+            return self._call("POST", _dataset(name, "/check"), body={"accept": True}, timeout=_SUBMIT_TIMEOUT)
+        return self._call("GET", _dataset(name, "/check"), timeout=_SUBMIT_TIMEOUT)
+
+    def start_prefetch(self, name: str, request: Body) -> Body:
+        """Send a dataset's tasks to workers ahead of a run."""
+        return self._call("POST", _dataset(name, "/prefetch"), body=request, timeout=_SUBMIT_TIMEOUT)
+
+    def prefetch(self, name: str) -> Body:
+        """How far workers are with that."""
+        return self._call("GET", _dataset(name, "/prefetch"))
+
+    def cancel_prefetch(self, name: str) -> Body:
+        """Stop it."""
+        return self._call("DELETE", _dataset(name, "/prefetch"))
+
     def _call(
         self,
         method: str,

@@ -12,6 +12,8 @@ import click
 
 from aeo.cli import show as tables
 from aeo.cli.client import Body, Client, clean, connect
+from aeo.cli.dataset_check import check
+from aeo.cli.dataset_prefetch import prefetch
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError, Unavailable
 
@@ -27,7 +29,9 @@ Examples:
   aeo datasets
   aeo datasets show terminal-bench-2 --sort pass_rate
   aeo datasets add mine --path ./my-tasks
-  aeo datasets download swe-bench-verified""",
+  aeo datasets download swe-bench-verified
+  aeo datasets check
+  aeo datasets prefetch terminal-bench-2 --wait""",
 )
 @as_json
 @click.pass_context
@@ -35,6 +39,10 @@ def datasets(ctx: click.Context, as_json: bool) -> None:
     """List datasets, or do something about one."""
     if not ctx.invoked_subcommand:
         _list(as_json)
+
+
+datasets.add_command(check)
+datasets.add_command(prefetch)
 
 
 @datasets.command(

@@ -24,6 +24,8 @@ LOOK_SECONDS = 10.0
 #: Most files of a dataset: nobody means a whole disk.
 FILE_LIMIT = 200_000
 _FILE = "tasks.json"
+#: Of what is kept of a task: what an older version kept is read anew.
+_VERSION = b"2"
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 #: Folder to when it was looked at, and what its state was then.
@@ -96,7 +98,7 @@ def _state(folder: Path) -> str:
     looked, state = _looked.get(str(folder), (float("-inf"), ""))
     if time.monotonic() - looked < LOOK_SECONDS:
         return state
-    seen = hashlib.sha256()
+    seen = hashlib.sha256(_VERSION)
     try:
         lines = list(islice(_entries(str(folder)), FILE_LIMIT + 1))
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from aeo import summaries
 from aeo.core.errors import AeoError, InputError
 from aeo.core.model import Needs
-from aeo.datasets import configured, downloads, reading
+from aeo.datasets import checking, configured, downloads, reading
 from aeo.datasets.configured import Dataset
 from aeo.datasets.downloads import Download
 from aeo.datasets.reading import TaskList
@@ -193,6 +193,7 @@ class _Here:
             self.knows = configured.knowledge(dataset.executor)
             if self.source.path is not None:
                 self.list = reading.tasks(site.shared, dataset.name, self.knows, self.source.path)
+                checking.record_first(site.shared, dataset.name, self.list)
         except AeoError as error:
             self.problem = str(error)
 

@@ -191,6 +191,17 @@ class Command:
     request: Mapping[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What a dataset has by its registry, as far as this machine knows without asking it."""
+
+    #: Who says so, in words.
+    by: str
+    #: Folder of each task to its digest, as in `TaskInfo`; "" where only the name is known. Empty: only the number is.
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    total: int | None = None
+
+
 class Datasets(Protocol):
     """What an executor may offer beside running trials, as its member ``datasets``: it knows sets of tasks.
 
@@ -198,6 +209,8 @@ class Datasets(Protocol):
     JSON lines: ``{"total": N}``, ``{"done": NAME}`` for each task, ``{"note": TEXT}``, and last ``{"finished": {}}`` or
     ``{"failed": {"message": TEXT, "fix": TEXT}}``. SIGTERM ends it. Started again with the same folders it goes on with
     what is there; names printed as done before are in ``done``.
+
+    A method ``listed`` of a source is optional: it returns a `Listed`, or None.
     """
 
     #: Configured out of the box: name to reference.

@@ -33,8 +33,8 @@ OF_EVERYONE = {"auth.sign_in", "auth.sign_out"}
 LOOKED_AT_BY_ADMINS = {"users.index", "users_page.index"}
 #: Forms of what viewers may not submit.
 LOOKED_AT_BY_MEMBERS = {"new_page.show", "new_page.count"}
-#: Below these, every change is an administrator's.
-ADMINISTERED = re.compile(r"/(api/)?(workers|users|datasets|limits)\b")
+#: Below these, every change is an administrator's; but who may evaluate may let workers fetch ahead.
+ADMINISTERED = re.compile(r"/(api/)?(workers|users|datasets|limits)\b(?!.*/prefetch$)")
 
 
 @pytest.fixture

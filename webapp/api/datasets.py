@@ -9,11 +9,16 @@ from aeo import datasets
 from aeo.core.names import check_name
 from webapp.api.replies import reply
 from webapp.api.schemas_datasets import (
+    CheckIn,
+    CheckOut,
+    ChecksOut,
     DatasetIn,
     DatasetOut,
     DatasetsOut,
     DatasetTasksOut,
     DownloadOut,
+    PrefetchIn,
+    PrefetchOut,
     RemoveDatasetQuery,
     RemovedDatasetOut,
     TasksQuery,
@@ -100,6 +105,63 @@ def show_download(name: str) -> Response:
 @needs(Role.ADMIN)
 def cancel(name: str) -> Response:
     return reply({"download": datasets.cancel(current_site(), _checked(name))})
+
+
+@bp.get("/dataset-checks")
+@bp.output(ChecksOut)
+@bp.doc(summary="Check every dataset", description="Each task's content beside what was recorded and what is listed.")
+def check_all() -> Response:
+    return reply({"reports": datasets.checking.check_all(current_site())})
+
+
+@bp.get("/datasets/<name>/check")
+@bp.output(CheckOut)
+@bp.doc(summary="Check a dataset", responses={404: "No such dataset"})
+def check(name: str) -> Response:
+    return reply({"report": datasets.checking.check(current_site(), _checked(name))})
+
+
+@bp.post("/datasets/<name>/check")
+@bp.input(CheckIn, arg_name="body")
+@bp.output(CheckOut)
+@bp.doc(
+    summary="Record what is there of a dataset as right",
+    responses={404: "No such dataset", 409: "It is not on the controller"},
+)
+@needs(Role.ADMIN)
+def accept(name: str, body: CheckIn) -> Response:  # noqa: ARG001 - it says that this is meant
+    return reply({"report": datasets.checking.accept(current_site(), _checked(name))})
+
+
+@bp.post("/datasets/<name>/prefetch")
+@bp.input(PrefetchIn, arg_name="body")
+@bp.output(PrefetchOut, status_code=202)
+@bp.doc(
+    summary="Send a dataset's tasks and their images to workers ahead of a run",
+    description="Workers fetch them beside what they run, and skip what they have; ask for it with GET.",
+    responses={404: "No such dataset or worker", 409: "It is not on the controller, or no worker can take it"},
+)
+def prefetch(name: str, body: PrefetchIn) -> Response:
+    made = datasets.prefetch.start(current_site(), _checked(name), **body.model_dump(), by=current_user.name)
+    return reply({"prefetch": made}, 202)
+
+
+@bp.get("/datasets/<name>/prefetch")
+@bp.output(PrefetchOut)
+@bp.doc(summary="Show how far workers are with a dataset's prefetch", responses={404: "No such dataset"})
+def show_prefetch(name: str) -> Response:
+    return reply({"prefetch": datasets.prefetch.show(current_site(), _checked(name))})
+
+
+@bp.delete("/datasets/<name>/prefetch")
+@bp.output(PrefetchOut)
+@bp.doc(
+    summary="Stop a dataset's prefetch",
+    description="What came stays on the workers.",
+    responses={404: "No such dataset"},
+)
+def cancel_prefetch(name: str) -> Response:
+    return reply({"prefetch": datasets.prefetch.cancel(current_site(), _checked(name))})
 
 
 def _checked(name: str) -> str:

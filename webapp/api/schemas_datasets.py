@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aeo.datasets import Dataset, DatasetView, Download, TaskRow
+from aeo.datasets import Dataset, DatasetView, Download, Prefetch, Report, TaskRow
 from aeo.executors import PLAIN
 from webapp.api.schemas import In, Name, Page, Text
 
 Sort = Literal["name", "category", "difficulty", "pass_rate", "median", "runs", "cpus", "memory", "storage", "timeout"]
+
+Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class DatasetIn(In):
@@ -55,3 +57,25 @@ class RemovedDatasetOut(BaseModel):
 
 class DownloadOut(BaseModel):
     download: Download | None
+
+
+class CheckIn(In):
+    accept: Literal[True] = Field(description="Record what is there now as right.")
+
+
+class CheckOut(BaseModel):
+    report: Report
+
+
+class ChecksOut(BaseModel):
+    reports: list[Report]
+
+
+class PrefetchIn(In):
+    tasks: list[Pattern] = Field([], max_length=1000, description="Patterns of names (`git-*`); empty means all.")
+    workers: list[Name] = Field([], max_length=1000, description="Ids; empty means all that would take trials now.")
+    images: bool = Field(True, description="Also the images that the tasks start from.")
+
+
+class PrefetchOut(BaseModel):
+    prefetch: Prefetch

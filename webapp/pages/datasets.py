@@ -8,8 +8,12 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from aeo import datasets, executors
 from aeo.core.errors import AeoError, Conflict, InputError, NotFound, Problem, Unavailable
+from aeo.core.model import WorkerState
 from aeo.core.names import check_name
 from aeo.datasets import DatasetDetail, DownloadState
+from aeo.store import workers as worker_store
+from aeo.store.prefetches import PrefetchState
+from aeo.workers import check_id
 from webapp.auth import Role, needs
 from webapp.auth import current_user as user
 from webapp.site import current_site
@@ -50,6 +54,8 @@ def show(name: str) -> Response:
     """Show one dataset and its tasks; its download alone while that runs."""
     if request.args.get("part") == "dataset_download":
         return _download_part(name)
+    if request.args.get("part") == "dataset_prefetch":
+        return _prefetch_part(name)
     return _show(name)
 
 
@@ -75,6 +81,28 @@ def change(name: str) -> AnyResponse:
             raise
         return _show(name, problems=_problems(error), status=_status(error))
     return redirect(url_for("datasets_page.show", name=name), 303)
+
+
+@bp.post("/datasets/<name>/prefetch")
+def prefetch(name: str) -> AnyResponse:
+    """Let workers fetch a dataset ahead of a run, or stop that."""
+    site, do = current_site(), request.form.get("do", "")
+    check_name(name, "dataset name", field="name")
+    try:
+        if do == "prefetch":
+            workers = [check_id(id, field="workers") for id in request.form.getlist("workers") if id]
+            images = request.form.get("images") == "1"
+            tasks = request.form.get("tasks", "").strip()[:200].split()
+            datasets.prefetch.start(site, name, tasks=tasks, workers=workers, images=images, by=user.name)
+        elif do == "cancel":
+            datasets.prefetch.cancel(site, name)
+        else:
+            raise InputError("is neither prefetch nor cancel.", field="do")
+    except (InputError, Unavailable) as error:
+        if isinstance(error, NotFound) and name not in datasets.read(site.shared):
+            raise
+        return _show(name, problems=_problems(error), status=_status(error))
+    return redirect(url_for("datasets_page.show", name=name) + "#prefetch", 303)
 
 
 def _index(*, problems: tuple[Problem, ...] = (), status: int = 200) -> Response:
@@ -113,9 +141,30 @@ def _show(name: str, *, problems: tuple[Problem, ...] = (), status: int = 200) -
         ran=any(row.past for row in found.tasks),
         problems=problems,
         workers=_workers(found),
+        prefetch=datasets.prefetch.show(current_site(), name),
+        travels=any(row.info.content for row in found.tasks),
+        takers=_takers(found),
         **_words(),
     )
     return make_response(page, status)
+
+
+def _prefetch_part(name: str) -> Response:
+    found = datasets.show(current_site(), check_name(name, "dataset name", field="name"))
+    now = datasets.prefetch.show(current_site(), name)
+    part = render_template(
+        "parts/dataset_prefetch.html", view=found.view, prefetch=now, takers=_takers(found), **_words()
+    )
+    return make_response(part, 200 if now.running else FINAL)
+
+
+def _takers(found: DatasetDetail) -> list[str]:
+    """Workers that can be asked for it: those that live and have its executor."""
+    return [
+        status.info.id
+        for status in worker_store.all(current_site().db)
+        if status.state is not WorkerState.LOST and found.view.dataset.executor in status.info.executors
+    ]
 
 
 def _download_part(name: str) -> Response:
@@ -156,6 +205,13 @@ def _words() -> dict[str, object]:
             DownloadState.FAILED: ("is-failed", _("download failed")),
             DownloadState.CANCELLED: ("is-cancelled", _("download stopped")),
             DownloadState.INTERRUPTED: ("wait", _("download interrupted")),
+        },
+        "prefetch_states": {
+            PrefetchState.WAITING: ("wait", _("waits")),
+            PrefetchState.RUNNING: ("is-running", _("fetching")),
+            PrefetchState.DONE: ("is-succeeded", _("all is there")),
+            PrefetchState.FAILED: ("is-failed", _("something is missing")),
+            PrefetchState.CANCELLED: ("is-cancelled", _("stopped")),
         },
         "phases": {"agent": _("agent"), "verifier": _("verifier"), "environment": _("environment build")},
         "DownloadState": DownloadState,

@@ -12,7 +12,7 @@ from typing import Any
 
 from aeo import codec
 from aeo.core.errors import InputError, Problem
-from aeo.executors import Command, Source, TaskInfo, secrets
+from aeo.executors import Command, Listed, Source, TaskInfo, secrets
 from aeo.executors.harbor import program
 
 #: What the download wrote beside the tasks (see ``inside/aeo_harbor/datasets.py``).
@@ -32,6 +32,23 @@ class HarborDatasets:
         "terminal-bench-2": "terminal-bench/terminal-bench-2",
         "swe-bench-verified": "swe-bench/swe-bench-verified",
     }
+
+    #: Tasks that datasets have had since they were published, by their names in Harbor's registry.
+    sizes: Mapping[str, int] = {"terminal-bench/terminal-bench-2": 89, "swe-bench/swe-bench-verified": 500}
+
+    def listed(self, source: Source) -> Listed | None:
+        """What the registry said at the download, what its file on this machine says, or the number that is known."""
+        noted = _noted(source.path) if source.path is not None else {}
+        if noted:
+            return Listed(by="its registry, at the download", tasks=noted)
+        if source.registry.endswith(".json") and "://" not in source.registry:
+            found = _in_file(Path(source.registry), source.reference)
+            if found:
+                return Listed(by=source.registry, tasks=found)
+        name, _, version = source.reference.partition("@")
+        if name in self.sizes and not version and not source.registry:
+            return Listed(by="what is known of it", total=self.sizes[name])
+        return None
 
     def tasks(self, path: Path) -> tuple[TaskInfo, ...]:
         """Read every task folder with Harbor's own reader."""
@@ -124,6 +141,29 @@ def _registry(registry: str) -> dict[str, str]:
     if registry.endswith(".json"):
         return {"registry_url" if "://" in registry else "registry_path": registry}
     return {"repo": registry}
+
+
+def _noted(path: Path) -> dict[str, str]:
+    """The tasks that a download noted."""
+    try:
+        found = json.loads((path / _DATASET_FILE).read_bytes())["tasks"]
+        return {str(name): str(digest) for name, digest in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _in_file(path: Path, reference: str) -> dict[str, str]:
+    """The tasks of a dataset in a registry's file."""
+    name, _, version = reference.partition("@")
+    try:
+        entries = [one for one in json.loads(path.read_bytes()) if one["name"] == name]
+        chosen = [one for one in entries if not version or one.get("version") == version]
+        # Without a version it is not known here which one was fetched.
+        if len(chosen) != 1:
+            return {}
+        return {Path(task["path"]).name: "" for task in chosen[0]["tasks"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _metrics(path: Path) -> list[Any]:

@@ -166,14 +166,21 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _write_dataset(staging: Path, metadata: DatasetMetadata, request: Mapping[str, Any]) -> None:
-    """Note what a folder of tasks alone does not tell Harbor: how the dataset is scored."""
+    """Note what a folder of tasks alone does not tell: how the dataset is scored, which tasks the registry lists."""
     metrics = [metric.model_dump(mode="json") for metric in metadata.metrics]
     if (staging / DatasetPaths.METRIC_FILENAME).is_file():
         script = Path(request["folder"]) / DatasetPaths.METRIC_FILENAME
         metrics.insert(0, {"type": "uv-script", "kwargs": {"script_path": str(script)}})
     (staging / ".aeo-version").unlink()
-    text = {"name": metadata.name, "version": metadata.version or "", "metrics": metrics}
+    tasks = {_folder_name(id): _digest(id) for id in metadata.task_ids}
+    text = {"name": metadata.name, "version": metadata.version or "", "metrics": metrics, "tasks": tasks}
     (staging / DATASET_FILE).write_text(json.dumps(text))
+
+
+def _digest(id: TaskId) -> str:
+    """A task's digest, where the registry names it."""
+    reference = id.ref if isinstance(id, PackageTaskId) else None
+    return reference.removeprefix("sha256:") if reference and reference.startswith("sha256:") else ""
 
 
 def _take_place(staging: Path, folder: Path) -> None:
