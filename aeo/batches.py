@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from aeo import contents, executors, live, logs, outbox, records, turns
+from aeo import assets, contents, executors, live, logs, outbox, records, turns
 from aeo.core.breaker import tripped
 from aeo.core.errors import AeoError, ExecutorFailed, InputError, NotFound, TransferFailed, Unavailable
 from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
@@ -231,12 +231,24 @@ def _give_back_broken(work: Work, claim: Claim, hold: Hold, error: BaseException
 def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold: Hold) -> Parcel | None:
     evaluation = work.record.evaluation
     run_dir.mkdir(parents=True)
-    context = TrialContext(
-        trial_dir=run_dir,
-        content_dir=contents.fetch(work.site, evaluation.plan, trial, gives_up=lambda: hold.stopped is not Stopped.NOT),
-        final_dir=f"{evaluation.job_dir}/{trial.name}",
-        attempt=claim.attempt,
-    )
+
+    def gives_up() -> bool:
+        return hold.stopped is not Stopped.NOT
+
+    assets_dir = work.site.local.batch(work.batch.id) / "assets"
+    content_dir = contents.fetch(work.site, evaluation.plan, trial, gives_up=gives_up)
+    with assets.placed(work.site, evaluation.plan, assets_dir, run_dir.name, gives_up=gives_up) as places:
+        context = TrialContext(
+            trial_dir=run_dir,
+            content_dir=content_dir,
+            final_dir=f"{evaluation.job_dir}/{trial.name}",
+            attempt=claim.attempt,
+            assets=places,
+        )
+        return _run_in(work, claim, trial, context, hold)
+
+
+def _run_in(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext, hold: Hold) -> Parcel | None:
     started_at, failure = datetime.now(timezone.utc), ""
     try:
         if hold.stopped is not Stopped.NOT:
@@ -251,7 +263,7 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
     return Parcel(
         claim=claim,
         hold=hold,
-        run_dir=run_dir,
+        run_dir=context.trial_dir,
         started_at=started_at,
         finished_at=datetime.now(timezone.utc),
         gives_up=partial(_gives_up, work, claim, hold, clock()),

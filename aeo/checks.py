@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from aeo import evaluations, executors, sharing, submission
+from aeo import assets, evaluations, executors, sharing, submission
 from aeo.core import simulate
 from aeo.core.allot import Allotment
 from aeo.core.errors import InputError, Problem
@@ -138,6 +138,7 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
         found,
         version=plan.version,
         trials=len(plan.trials),
+    whole = plan = problems.of(lambda: assets.joined(site, executor, spec, file, whole)) or whole
         tasks=len({trial.history_key for trial in plan.trials}),
         carried=len(legacy.trials),
         agents=_agents(plan),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import contents, dispatch, executors, records, sharing, submission, summaries
+from aeo import assets, contents, dispatch, executors, records, sharing, submission, summaries
 from aeo.core import estimate, stopping
 from aeo.core.allot import Allotment
 from aeo.core.errors import Conflict, InputError, Problem
@@ -77,6 +77,10 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec))
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
     legacy = inherit(executor, spec, plan)
+    plan = assets.joined(site, executor, spec, file, plan)
+    spec = needs.settled(executor, spec, plan)
+    needs.check(site, executor, spec, plan, pool)
+    plan = replace(plan, warnings=(*plan.warnings, *needs.advice(site, executor, spec, plan, pool)))
     plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
     shares = sharing.share_out(to_run(plan, legacy).trials, sharing.matching(pool, spec, plan), spec)
     evaluation = Evaluation(
@@ -198,6 +202,7 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
         executor.start_job(evaluation, job_dir)
         for content in evaluation.plan.contents:
             contents.publish(site.shared, content)
+        assets.publish(site.shared, evaluation.plan)
         rows = legacy.hand_over(evaluation, job_dir)
         if rows:
             records.write_carried(staging, rows)

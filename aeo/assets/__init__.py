@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from aeo.assets import reading
-from aeo.assets.moving import FOLDER, place, publish, published
+from aeo.assets.moving import FOLDER, placed, publish, published
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Plan, Spec
 from aeo.executors import Executor, SubmittedFile, source
 from aeo.executors.assets import Reference, finder_of
 from aeo.site import Site
 
-__all__ = ["FOLDER", "changed", "joined", "place", "publish", "published"]
+__all__ = ["FOLDER", "changed", "joined", "placed", "publish", "published"]
 
 _MIB = 1024 * 1024
 

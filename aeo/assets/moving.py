@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from aeo import contents
@@ -67,17 +68,29 @@ def _take_place(staged: Path, target: Path) -> None:
             raise
 
 
-def place(
-    site: WorkerSite, plan: Plan, batch_dir: Path, run_dir: Path, *, gives_up: Callable[[], object]
-) -> dict[str, Path]:
+@contextmanager
+def placed(
+    site: WorkerSite, plan: Plan, batch_dir: Path, run: str, *, gives_up: Callable[[], object]
+) -> Iterator[dict[str, Path]]:
     """Where each asset lies on this worker for one run, by its path.
 
-    What the run may write to is copied into ``run_dir``; what holds secrets is fetched into ``batch_dir``.
+    What holds secrets is fetched into ``batch_dir`` and stays there for the batch's next run; what the run may write to
+    is copied into a folder of its name there, and goes with the run.
 
     Raises:
         TransferFailed: one could not be fetched.
         OSError: one could not be copied.
     """
+    run_dir = batch_dir / run
+    try:
+        yield _place(site, plan, batch_dir, run_dir, gives_up)
+    finally:
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _place(
+    site: WorkerSite, plan: Plan, batch_dir: Path, run_dir: Path, gives_up: Callable[[], object]
+) -> dict[str, Path]:
     places = {}
     for number, asset in enumerate(plan.assets):
         if asset.private:

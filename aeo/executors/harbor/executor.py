@@ -10,6 +10,7 @@ from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
 from aeo.executors import Command, JobProgress, SubmittedFile, TrialContext
 from aeo.executors.harbor import failure, form, job, leftovers, planning, program, summary
 from aeo.executors.harbor import views as trial_views
+from aeo.executors.harbor.assets import HarborAssets
 from aeo.executors.harbor.care import HarborCare
 from aeo.executors.harbor.carrying import HarborCarrier
 from aeo.executors.harbor.datasets import HarborDatasets
@@ -26,6 +27,7 @@ class HarborExecutor:
     form = form.form
     datasets = HarborDatasets()
     carrier = HarborCarrier()
+    assets = HarborAssets()
     care = HarborCare()
     supplies = HarborSupplies()
 

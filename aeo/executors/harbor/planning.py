@@ -10,7 +10,7 @@ from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Needs, Plan, PlannedTrial, Spec
 from aeo.core.names import check_name
 from aeo.executors import SubmittedFile, source
-from aeo.executors.harbor import program, secrets
+from aeo.executors.harbor import assets, program, secrets
 
 
 def plan(spec: Spec, file: SubmittedFile) -> Plan:
@@ -21,7 +21,7 @@ def plan(spec: Spec, file: SubmittedFile) -> Plan:
     answer = program.call(
         "plan",
         {
-            "config": config,
+            "config": assets.settled(config, file.folder),
             "name": spec.name,
             "folder": file.folder,
             "agent_timeout_multiplier": spec.agent_timeout_multiplier,
@@ -29,13 +29,13 @@ def plan(spec: Spec, file: SubmittedFile) -> Plan:
     )
     if "faults" in answer:
         raise InputError(problems=tuple(_problem(fault, file) for fault in answer["faults"]))
-    said = answer["ok"]
+    said, env_file = answer["ok"], assets.env_file(config, file.folder)
     return Plan(
         trials=tuple(_trial(trial) for trial in said["trials"]),
         contents=tuple(ContentFolder(**content) for content in said["contents"]),
-        header=said["header"],
+        header={**said["header"], **({"env_file": env_file} if env_file else {})},
         version=said["version"],
-        warnings=tuple(said["warnings"]),
+        warnings=(*said["warnings"], *assets.notes(config)),
     )
 
 

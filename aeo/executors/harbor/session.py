@@ -28,6 +28,7 @@ from aeo.core.errors import AeoError, ExecutorFailed
 from aeo.core.model import Evaluation, PlannedTrial
 from aeo.executors import TrialContext
 from aeo.executors.harbor import leftovers, program, trial_files
+from aeo.executors.harbor.assets import HarborAssets
 from aeo.executors.harbor.python import harbor_python
 
 #: Seconds the driver gets to end once it has nothing to do.
@@ -85,9 +86,13 @@ class HarborSession:
                     self._killer = None
 
     def _request(self, trial: PlannedTrial, context: TrialContext) -> dict[str, Any]:
+        config = trial_files.config(self._header, trial, context.final_dir)
+        places = {path: str(place) for path, place in context.assets.items()}
         return {
             "verb": "run",
-            "config": trial_files.config(self._header, trial, context.final_dir),
+            "config": config,
+            "local": HarborAssets().placed(config, places),
+            "env_file": places.get(self._header.get("env_file", "")),
             "lock": trial_files.lock(self._header, trial),
             "info": trial_files.agent_info(self._header, trial),
             "task": trial.task,

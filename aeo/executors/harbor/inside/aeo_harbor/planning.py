@@ -114,8 +114,6 @@ def _settings_that_do_not_apply(config: JobConfig) -> list[str]:
         warnings.append("n_concurrent_trials is only recorded: the workers' slots say how many trials run at once.")
     if any(agent.n_concurrent is not None for agent in config.agents):
         warnings.append("agents[].n_concurrent holds per slot, where trials run one at a time: it limits nothing.")
-    if any(mount.get("type") == "bind" for mount in config.environment.mounts or []):
-        warnings.append("environment.mounts name folders of each worker, not of this machine.")
     return warnings
 
 

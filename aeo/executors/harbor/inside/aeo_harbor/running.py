@@ -14,11 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dotenv import load_dotenv
 from harbor.agents.factory import AgentFactory
 from harbor.environments.factory import EnvironmentFactory
 from harbor.models.job.config import JobConfig
 from harbor.models.job.lock import TrialLock
-from harbor.models.trial.config import TaskConfig, TrialConfig
+from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
 from harbor.models.trial.result import ExceptionInfo, TrialResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.queue import TrialQueue
@@ -106,9 +107,15 @@ async def _run(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) 
 _checked: dict[str, BaseException | None] = {}
 
 
-def _preflight(job: JobConfig, trial: TrialConfig) -> None:
+def _load_variables(path: str | None) -> None:
+    """As ``harbor run --env-file`` does it."""
+    if path is not None:
+        load_dotenv(path, override=True)
+
+
+def _preflight(job: JobConfig, trial: TrialConfig, planned: AgentConfig) -> None:
     """What Harbor's job checks before its trials, once per agent; a failure is each trial's own."""
-    key = trial.agent.model_dump_json()
+    key = planned.model_dump_json()
     if key not in _checked:
         _checked[key] = None
         try:
@@ -118,6 +125,7 @@ def _preflight(job: JobConfig, trial: TrialConfig) -> None:
                 kwargs=trial.environment.kwargs,
             )
             skip = job.skip_credential_checks or job.install_only
+            _load_variables(request["env_file"])
             bridge = {} if trial.user_agent is None else {"bridge": trial.user_agent.bridge.kind}
             AgentFactory.run_preflight(trial.agent, skip_credential_checks=skip, **bridge)
             if trial.user_agent is not None:
@@ -133,7 +141,7 @@ def _preflight(job: JobConfig, trial: TrialConfig) -> None:
 
 def _localised(planned: TrialConfig, header: Mapping[str, Any], request: Mapping[str, Any]) -> TrialConfig:
     """The same trial as it runs here: the task by its content, all paths this machine's."""
-    local = planned.model_copy(deep=True)
+    local = TrialConfig.model_validate(request["local"])
     local.task = TaskConfig(path=Path(request["content"]), source=planned.task.source)
     local.trials_dir = traces.folder("run")
     traces.remove(local.trials_dir / local.trial_name)
