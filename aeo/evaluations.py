@@ -76,11 +76,8 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     check_free(site, spec.name)
     pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec))
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
-    legacy = inherit(executor, spec, plan)
     plan = assets.joined(site, executor, spec, file, plan)
-    spec = needs.settled(executor, spec, plan)
-    needs.check(site, executor, spec, plan, pool)
-    plan = replace(plan, warnings=(*plan.warnings, *needs.advice(site, executor, spec, plan, pool)))
+    legacy = inherit(executor, spec, plan)
     plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
     shares = sharing.share_out(to_run(plan, legacy).trials, sharing.matching(pool, spec, plan), spec)
     evaluation = Evaluation(
@@ -200,9 +197,9 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
             raise
         undo.callback(shutil.rmtree, job_dir, ignore_errors=True)
         executor.start_job(evaluation, job_dir)
+        assets.publish(site.shared, evaluation.plan)
         for content in evaluation.plan.contents:
             contents.publish(site.shared, content)
-        assets.publish(site.shared, evaluation.plan)
         rows = legacy.hand_over(evaluation, job_dir)
         if rows:
             records.write_carried(staging, rows)

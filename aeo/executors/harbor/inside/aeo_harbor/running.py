@@ -91,8 +91,9 @@ async def _run(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) 
         queue.add_hook(TrialEvent.START, count)
         ending: BaseException | None = None
         try:
+            _load_variables(request["env_file"])
             local = _localised(planned, header, request)
-            _preflight(job, local)
+            _preflight(job, local, planned.agent)
             await queue.submit(local)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             ending = error
@@ -125,7 +126,6 @@ def _preflight(job: JobConfig, trial: TrialConfig, planned: AgentConfig) -> None
                 kwargs=trial.environment.kwargs,
             )
             skip = job.skip_credential_checks or job.install_only
-            _load_variables(request["env_file"])
             bridge = {} if trial.user_agent is None else {"bridge": trial.user_agent.bridge.kind}
             AgentFactory.run_preflight(trial.agent, skip_credential_checks=skip, **bridge)
             if trial.user_agent is not None:
