@@ -133,12 +133,12 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
         return replace(found, unfit=_unfit(pool or (), spec, None, {}))
     whole = plan
     problems.of(lambda: evaluations.check_rule(spec, whole))
+    whole = plan = problems.of(lambda: assets.joined(site, executor, spec, file, whole)) or whole
     legacy = problems.of(lambda: inherit(executor, spec, whole)) or Legacy()
     found = replace(
         found,
         version=plan.version,
         trials=len(plan.trials),
-    whole = plan = problems.of(lambda: assets.joined(site, executor, spec, file, whole)) or whole
         tasks=len({trial.history_key for trial in plan.trials}),
         carried=len(legacy.trials),
         agents=_agents(plan),

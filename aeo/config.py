@@ -144,13 +144,13 @@ def _check(config: Config) -> Config:
         "refresh_seconds",
         "stop_seconds",
         "max_file_mb",
+        "max_asset_mb",
         "clean_days",
         "max_body",
     ):
         value = getattr(config, name)
         if not (math.isfinite(value) and value > 0):
             raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
-        "max_asset_mb",
     if config.max_starting < 0:
         raise InputError("must be 0 or more.", field="--max-starting")
     if not 0 < config.breaker_share <= 1:

@@ -87,7 +87,6 @@ _CONTROLLER = (
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
     *("breaker_share", "max_body", "max_asset_mb", "viewer_url", "flower_url", "secret_names", "notify_url"),
     "notify_email",
-    "secrets_key_file",
     *("notify_from", "smtp_url", "log_format"),
 )
 _WORKER = (

@@ -201,8 +201,6 @@ class ContentFolder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-@dataclass(frozen=True, kw_only=True)
 class Asset:
     """A file or folder on the controller that a configuration names, and that its trials need on their worker."""
 
@@ -218,15 +216,17 @@ class Asset:
     private: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
     """An evaluation resolved into trials."""
 
     trials: tuple[PlannedTrial, ...]
     #: Folders the trials need, one per digest.
     contents: tuple[ContentFolder, ...] = ()
-    #: What the executor needs again at merge time; JSON.
-    header: Mapping[str, Any] = field(default_factory=dict)
     #: What the configuration names beside tasks; all trials need all of them.
     assets: tuple[Asset, ...] = ()
+    #: What the executor needs again at merge time; JSON.
+    header: Mapping[str, Any] = field(default_factory=dict)
     #: The executor's version that workers must match; empty if it has none.
     version: str = ""
     #: What a person should know: skipped task folders, settings that do not apply.
