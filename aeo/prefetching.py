@@ -102,7 +102,7 @@ def give_way(site: WorkerSite) -> tuple[str, ...]:
 def lacking(path: Path, wanted: int, watermark: float) -> str:
     """Say why ``wanted`` bytes more would not leave the disk of ``path`` as trials need it; "" if they would."""
     usage = psutil.disk_usage(str(path))
-    kept = max(min(workers.LOW_DISK_BYTES, usage.total * workers.LOW_DISK_SHARE), usage.total * (1 - watermark))
+    kept = int(max(min(workers.LOW_DISK_BYTES, usage.total * workers.LOW_DISK_SHARE), usage.total * (1 - watermark)))
     missing = wanted + kept - usage.free
     if missing <= 0:
         return ""

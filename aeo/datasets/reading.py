@@ -25,7 +25,7 @@ LOOK_SECONDS = 10.0
 FILE_LIMIT = 200_000
 _FILE = "tasks.json"
 #: Of what is kept of a task: what an older version kept is read anew.
-_VERSION = b"2"
+_VERSION = b"3"
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 #: Folder to when it was looked at, and what its state was then.
@@ -49,8 +49,10 @@ class TaskList:
         return hashlib.sha256(",".join(digests).encode()).hexdigest() if digests else ""
 
 
-def tasks(shared: Shared, name: str, knows: Datasets, folder: Path) -> TaskList:
+def tasks(shared: Shared, name: str, knows: Datasets, folder: Path, *, anew: bool = False) -> TaskList:
     """The tasks of a dataset's folder; while somebody reads them anew, others get what was read before.
+
+    ``anew``: read every file, also where none seems to have changed.
 
     Raises:
         InputError: the folder is no dataset, or cannot be read.
@@ -60,12 +62,14 @@ def tasks(shared: Shared, name: str, knows: Datasets, folder: Path) -> TaskList:
     known = _known(kept)
     same = known is not None and known.path == str(folder)
     lock = _locks[str(kept)]
-    if not lock.acquire(blocking=not same):
+    if anew:
+        forget(folder)
+    if not lock.acquire(blocking=anew or not same):
         assert known is not None  # noqa: S101 - else the lock was waited for
         return known
     try:
         state, known = _state(folder), _known(kept)
-        if known is not None and (known.path, known.state) == (str(folder), state):
+        if not anew and known is not None and (known.path, known.state) == (str(folder), state):
             return known
         found = TaskList(path=str(folder), state=state, read_at=datetime.now(timezone.utc), tasks=knows.tasks(folder))
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +122,7 @@ def _entries(folder: str) -> Iterator[bytes]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
+                yield os.fsencode(f"{entry.path}/\n")
                 yield from _entries(entry.path)
             else:
                 seen = entry.stat(follow_symlinks=False)
