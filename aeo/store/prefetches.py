@@ -101,7 +101,7 @@ class Told:
 
 def order(db: Db, worker: str, order: Order, folders: Sequence[Folder]) -> None:
     """Ask a worker for these folders, whatever it was asked for of this dataset before."""
-    orders, listed = key("orders", worker), key("order", worker, order.id)
+    orders, listed = key("orders", worker), key("ordered", worker, order.id)
     lines = [f"{folder.digest} {folder.name} {folder.size}" for folder in folders]
     with db.client.pipeline(transaction=True) as pipe:
         for start in range(0, len(lines), _CHUNK):
@@ -139,7 +139,7 @@ def is_wanted(db: Db, worker: str, order: Order) -> bool:
 
 def folders(db: Db, worker: str, order: Order) -> tuple[Folder, ...]:
     """What an order asks for; nothing when it was forgotten."""
-    lines = (line.split(" ") for line in db.client.lrange(key("order", worker, order.id), 0, -1))
+    lines = (line.split(" ") for line in db.client.lrange(key("ordered", worker, order.id), 0, -1))
     return tuple(Folder(digest=digest, name=name, size=int(size)) for digest, name, size in lines)
 
 
@@ -150,7 +150,7 @@ def tell(db: Db, worker: str, dataset: str, progress: Progress) -> None:
         pipe.hset(name, dataset, dumps(progress))
         pipe.expire(name, LIFE)
         if progress.state.final:
-            pipe.delete(key("order", worker, progress.order))
+            pipe.delete(key("ordered", worker, progress.order))
         pipe.execute()
 
 
