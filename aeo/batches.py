@@ -14,8 +14,8 @@ from pathlib import Path
 
 from aeo import assets, contents, executors, live, logs, outbox, records, turns
 from aeo.core.breaker import tripped
-from aeo.core.errors import AeoError, ExecutorFailed, InputError, NotFound, TransferFailed, Unavailable
-from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial, WorkerState
+from aeo.core.errors import AeoError, ExecutorFailed, InputError, TransferFailed, Unavailable
+from aeo.core.model import Batch, Claim, Evaluation, Outcome, PlannedTrial
 from aeo.executors import Executor, Session, TrialContext, views
 from aeo.layout import run_name
 from aeo.leases import Hold, Stopped, clock
@@ -175,7 +175,7 @@ def _count(site: WorkerSite, *, failed: bool) -> None:
         error = str(sys.exc_info()[1] or "see its log")
         note = f"{count} batches failed in a row, the last: {error}"[:500]
         log.error("this worker is paused: %s", note)
-        workers.set_state(site.db, site.config.worker_id, WorkerState.PAUSED, note)
+        workers.pause_self(site.db, site.config.worker_id, note)
 
 
 def _fetch_record(site: WorkerSite, evaluation: str) -> Record:
@@ -343,8 +343,7 @@ def _watch_worker(work: Work, claim: Claim) -> None:
     _, recent = trials.note_run(work.site.db, claim.evaluation, claim.worker, failed=True, keep=keep)
     if tripped(recent, config.worker_breaker_runs, config.breaker_share):
         note = f"most of its last {config.worker_breaker_runs} runs ended without a result or failed by infrastructure"
-        with suppress(NotFound):
-            workers.set_state(work.site.db, claim.worker, WorkerState.PAUSED, note)
+        workers.pause_self(work.site.db, claim.worker, note)
 
 
 def _write_failure(work: Work, trial: PlannedTrial, context: TrialContext, error_type: str, message: str) -> None:

@@ -39,6 +39,7 @@ def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
         settled = 0.0
     settled = min(settled, watched_seconds)
     pool = {worker.info.id: worker for worker in workers.all(site.db)}
+    workers.note_idle(site.db, list(pool.values()))
     for id in store.open_ids(site.db):
         with no_harm_to_others(id, "repaired"):
             _repair(site, id, pool, settled)

@@ -83,8 +83,8 @@ def _kind(text: str) -> Kind:
 
 def _place(db: Db, name: str, jobs: dict[str, Job]) -> Place:
     client = db.client
-    info = client.hget(key("workers"), name)
     told = client.hgetall(key("worker", name))
+    info = told.get("info")
     taken = {}
     for seat, text in client.hgetall(key("loads", name)).items():
         evaluation, batch = seat.split(" ")
@@ -93,11 +93,12 @@ def _place(db: Db, name: str, jobs: dict[str, Job]) -> Place:
     if text := client.get(key("room", name)):
         evaluation, trial, since = text.split(" ")
         kinds = client.hgetall(key("kind", evaluation))
+    if text and client.hget(key("rooms", evaluation), trial) == name:
         room = Room(evaluation=evaluation, trial=trial, kind=kinds.get(trial, "0"), since=float(since) / 1000)
     return Place(
         capacity=_capacity(info) if info else None,
         takes=told.get("state") not in ("paused", "draining") and float(told.get("weight", 1)) != 0,
-        alive=bool(client.exists(key("beat", name))),
+        alive=not client.sismember(key("idle"), name),
         loads=taken,
         room=room,
     )

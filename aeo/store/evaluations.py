@@ -174,6 +174,12 @@ def open_ids(db: Db) -> list[str]:
         return [id for id, _ in sorted(chain.from_iterable(pipe.execute()), key=lambda pair: (pair[1], pair[0]))]
 
 
+def is_open(db: Db, id: str) -> bool:
+    """Whether there is such an evaluation and it is not closed."""
+    state = db.client.hget(key("evaluation", id), "state")
+    return state is not None and not EvaluationState(state).final
+
+
 def move(db: Db, id: str, to: EvaluationState, reason: str = "", *, by: str = "") -> bool:
     """Bring an evaluation into a state; False when its present state does not allow that, or it does not exist.
 

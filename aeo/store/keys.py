@@ -82,7 +82,7 @@ TEMPLATES: Mapping[str, str] = {
     "removed": "aeo:workers:removed",
     #: Set: workers that claim nothing now, whatever the reason. A worker may read no key of another, so it reads these.
     "idle": "aeo:workers:idle",
-    #: Of one worker: hash of what it is and what people set; heartbeat, which expires; set of its runs, "evaluation trial".
+    #: Of one worker: hash of what it is and what people set; heartbeat, which expires; set of its "evaluation trial".
     #: List: what it measured of itself, one sample a minute, the latest first; expires.
     "samples": "aeo:w:%s:samples",
     "worker": "aeo:w:%s",

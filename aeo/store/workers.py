@@ -129,7 +129,7 @@ def leave(db: Db, id: str, boot: str) -> bool:
 def all(db: Db) -> list[WorkerStatus]:
     """Every registered worker, by id."""
     infos = db.client.hgetall(key("workers"))
-    return _statuses(db, dict(sorted(infos.items())))
+    return list(_statuses(db, dict(sorted(infos.items()))).values())
 
 
 def get(db: Db, id: str) -> WorkerStatus:
@@ -139,9 +139,10 @@ def get(db: Db, id: str) -> WorkerStatus:
         NotFound: none is registered under this id.
     """
     info = db.client.hget(key("workers"), id)
-    if info is None:
+    found = _statuses(db, {id: info} if info else {})
+    if id not in found:
         raise NotFound(f"No worker {id!r}.")
-    return _statuses(db, {id: info})[0]
+    return found[id]
 
 
 def set_weight(db: Db, id: str, weight: float | None) -> None:
@@ -158,6 +159,7 @@ def set_weight(db: Db, id: str, weight: float | None) -> None:
         db.client.hdel(key("worker", id), "weight")
     else:
         db.client.hset(key("worker", id), "weight", repr(float(weight)))
+    _note_idle(db, id)
 
 
 def set_state(db: Db, id: str, state: WorkerState, note: str = "") -> None:
@@ -176,6 +178,34 @@ def set_state(db: Db, id: str, state: WorkerState, note: str = "") -> None:
         pipe.hdel(key("worker", id), "failed_batches")
         pipe.delete(key("worker_recent", id))
         pipe.execute()
+    _note_idle(db, id)
+
+
+def pause_self(db: Db, id: str, note: str) -> None:
+    """Pause a worker by its own wish. It may touch nothing but its own, so `note_idle` tells the others later."""
+    db.client.hset(key("worker", id), mapping={"state": WorkerState.PAUSED.value, "note": note})
+    db.client.hdel(key("worker", id), "failed_batches")
+    db.client.delete(key("worker_recent", id))
+
+
+def note_idle(db: Db, statuses: Sequence[WorkerStatus]) -> None:
+    """Note which of all workers claim nothing, for the others to read."""
+    idle = {
+        status.info.id for status in statuses if status.state is not WorkerState.ONLINE or status.weight_override == 0
+    }
+    if db.client.smembers(key("idle")) == idle:
+        return
+    with db.client.pipeline(transaction=True) as pipe:
+        pipe.delete(key("idle"))
+        if idle:
+            pipe.sadd(key("idle"), *sorted(idle))
+        pipe.execute()
+
+
+def _note_idle(db: Db, id: str) -> None:
+    told = db.client.hgetall(key("worker", id))
+    idle = told.get("state") in _ECHOES or float(told.get("weight", 1)) == 0
+    (db.client.sadd if idle else db.client.srem)(key("idle"), id)
 
 
 def count_batch(db: Db, id: str, *, failed: bool) -> int:
@@ -216,6 +246,7 @@ def remove(db: Db, id: str) -> None:
     """Forget a worker. What it runs stays its own until requeued."""
     with db.client.pipeline(transaction=True) as pipe:
         pipe.hdel(key("workers"), id)
+        pipe.srem(key("idle"), id)
         pipe.delete(key("worker", id), key("beat", id), key("worker_recent", id), key("samples", id))
         pipe.execute()
 
@@ -266,7 +297,8 @@ def _removed_by_a_person(id: str) -> Conflict:
     )
 
 
-def _statuses(db: Db, infos: dict[str, str]) -> list[WorkerStatus]:
+def _statuses(db: Db, infos: dict[str, str]) -> dict[str, WorkerStatus]:
+    """By id; those that said goodbye are left out."""
     at = now(db)
     with db.client.pipeline(transaction=False) as pipe:
         for id in infos:
@@ -275,7 +307,8 @@ def _statuses(db: Db, infos: dict[str, str]) -> list[WorkerStatus]:
             pipe.scard(key("worker_leases", id))
             pipe.lrange(key("worker_recent", id), 0, -1)
         answers = pipe.execute()
-    return [_status(info, *answers[4 * place : 4 * place + 4], at=at) for place, info in enumerate(infos.values())]
+    told = {id: answers[4 * place : 4 * place + 4] for place, id in enumerate(infos)}
+    return {id: _status(infos[id], *told[id], at=at) for id in infos if "left" not in told[id][0]}
 
 
 #: What a worker says that claims nothing for no other reason than what a person set.

@@ -64,7 +64,7 @@ if shun then
   for i = 1, #states, 2 do
     local other = redis.call('HGET', key('batches', evaluation), states[i])
     if states[i + 1] == 'started' and other ~= worker then
-      shun = shun or takes(other)
+      shun = shun or is_at_work(other)
     end
   end
 end
@@ -176,8 +176,9 @@ if kinds > 0 then
     local keeper = redis.call('HGET', key('rooms', evaluation), trial)
     if keeper then
       redis.call('HDEL', key('rooms', evaluation), trial)
-      if string.match(redis.call('GET', key('room', keeper)) or '', '^%S+ %S+') == evaluation .. ' ' .. trial then
-        redis.call('DEL', key('room', keeper))
+      -- Another's room is its own to clear.
+      if keeper == worker and had and had.evaluation == evaluation and had.trial == trial then
+        redis.call('DEL', key('room', worker))
       end
       if kept and kept.trial == trial and kept.evaluation == evaluation then
         kept = nil
@@ -190,10 +191,7 @@ if kinds > 0 then
   end
   if passed and not kept then
     local keeper = redis.call('HGET', key('rooms', whose), passed)
-    local elsewhere = keeper and keeper ~= worker and takes(keeper)
-      and redis.call('EXISTS', key('beat', keeper)) == 1 and has_seat(keeper, whose)
-      and string.match(redis.call('GET', key('room', keeper)) or '', '^%S+ %S+') == whose .. ' ' .. passed
-    if not elsewhere then
+    if not keeper or keeper == worker or not is_at_work(keeper) or not has_batch(keeper, whose) then
       redis.call('SET', key('room', worker), whose .. ' ' .. passed .. ' ' .. NOW)
       redis.call('HSET', key('rooms', whose), passed, worker)
     end

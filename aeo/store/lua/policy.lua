@@ -2,7 +2,7 @@
 -- and only when it is asked for.
 
 local function offered(worker)
-  local info = redis.call('HGET', key('workers'), worker)
+  local info = redis.call('HGET', key('worker', worker), 'info')
   if not info then
     return nil
   end
@@ -15,6 +15,21 @@ local function offered(worker)
   return {
     offer(math.floor(capacity.cpus * 1000 + 0.5)), offer(capacity.memory_mb), disk > 0 and disk or math.huge,
   }
+end
+
+-- Whether a worker other than the one that asks is there and may claim; and whether it has a batch of an evaluation.
+local function is_at_work(other)
+  return redis.call('SISMEMBER', key('idle'), other) == 0
+end
+
+local function has_batch(other, evaluation)
+  local workers = redis.call('HGETALL', key('batches', evaluation))
+  for i = 1, #workers, 2 do
+    if workers[i + 1] == other and redis.call('HGET', key('batch_states', evaluation), workers[i]) ~= 'ended' then
+      return true
+    end
+  end
+  return false
 end
 
 -- Whether a worker may claim as far as people say.
@@ -125,6 +140,10 @@ local function look(evaluation, batch, worker, patience)
     end
     view.had_room = { evaluation = of, trial = trial }
     if not view.status(of).runs or state_of(of, trial) ~= 'pending' or not offers() or not has_seat(worker, of) then
+      return nil
+    end
+    -- Another one ran it meanwhile.
+    if redis.call('HGET', key('rooms', of), trial) ~= worker then
       return nil
     end
     local parts = kind_parts(of, kind_of(of, trial))

@@ -18,10 +18,15 @@ for i = 1, #removed, 2 do
   end
 end
 redis.call('HSET', key('workers'), id, info)
-redis.call('HSET', worker, 'instance', instance, 'boot', boot)
+redis.call('HSET', worker, 'instance', instance, 'boot', boot, 'info', info)
+redis.call('HDEL', worker, 'left')
 -- A drain ends with the process it was for; a pause is a person's, and stays.
 if redis.call('HGET', worker, 'state') == 'draining' then
   redis.call('HDEL', worker, 'state', 'note')
+end
+local weight = redis.call('HGET', worker, 'weight')
+if redis.call('HGET', worker, 'state') ~= 'paused' and not (weight and tonumber(weight) == 0) then
+  redis.call('SREM', key('idle'), id)
 end
 -- From now on the id is taken, so that of two that register at once only one gets it.
 redis.call('SET', key('beat', id), NOW .. ' ' .. beat, 'PX', life)
