@@ -158,8 +158,17 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def keep(tunnel: Tunnel, is_up: Callable[[], None], *, sleep: Callable[[float], None] = time.sleep) -> NoReturn:
+def keep(
+    tunnel: Tunnel,
+    is_up: Callable[[], None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    is_down: Callable[[str], None] = lambda _: None,
+    begun: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
+) -> NoReturn:
     """Keep it up until an exception (of a signal, say) ends it, and ssh with it; ``is_up`` is called at each start.
+
+    ``is_down`` is told why it is not; ``begun`` gets each ssh, so that another thread can end it.
 
     Raises:
         InputError: it cannot be made: no ssh, no entry, a port that is taken there. Once it was up, these are waited
@@ -169,10 +178,11 @@ def keep(tunnel: Tunnel, is_up: Callable[[], None], *, sleep: Callable[[float], 
         raise InputError("ssh is not installed on this machine. Install the package openssh-client.")
     pause, said, before = FIRST_PAUSE, "", False
     while True:
-        up, why = _run(tunnel, is_up)
+        up, why = _run(tunnel, is_up, begun)
         before = before or up
         if not before:
             _give_up(tunnel, why)
+        is_down(why or "the connection ended")
         pause = FIRST_PAUSE if up else min(pause * 2, LONGEST_PAUSE)
         if up or why != said:
             log.warning("the tunnel to %s is down: %s; trying again", tunnel.target, why or "the connection ended")
@@ -180,11 +190,13 @@ def keep(tunnel: Tunnel, is_up: Callable[[], None], *, sleep: Callable[[float], 
         sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  many tunnels must not come back at one moment
 
 
-def _run(tunnel: Tunnel, is_up: Callable[[], None]) -> tuple[bool, str]:
+def _run(
+    tunnel: Tunnel, is_up: Callable[[], None], begun: Callable[[subprocess.Popen[bytes]], None]
+) -> tuple[bool, str]:
     """One connection to its end: whether all ports were forwarded, and the last it said."""
     missing, up = len(tunnel.forwards), False
     last: deque[str] = deque(maxlen=_LAST_LINES)
-    with _ssh(tunnel.command()) as lines:
+    with _ssh(tunnel.command(), begun) as lines:
         for line in lines:
             if _FORWARDED in line:
                 missing -= 1
@@ -198,7 +210,7 @@ def _run(tunnel: Tunnel, is_up: Callable[[], None]) -> tuple[bool, str]:
 
 
 @contextmanager
-def _ssh(command: Sequence[str]) -> Iterator[Iterator[str]]:
+def _ssh(command: Sequence[str], begun: Callable[[subprocess.Popen[bytes]], None]) -> Iterator[Iterator[str]]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AEO_")}
     process = subprocess.Popen(
         command,
@@ -210,6 +222,7 @@ def _ssh(command: Sequence[str]) -> Iterator[Iterator[str]]:
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
     try:
+        begun(process)
         assert process.stderr is not None  # noqa: S101  asked for above
         yield (_plain(line) for line in process.stderr)
     finally:

@@ -1,0 +1,341 @@
+"""What is done with a machine: made a worker, upgraded, let go. Each is some steps, see `steps`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+from aeo import __version__, tunnel, workers
+from aeo.core.condition import Level
+from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
+from aeo.layout import Shared
+from aeo.provision import facts, install, record, serve, steps
+from aeo.provision.host import check_target, connect, quoted
+from aeo.provision.record import Machine
+from aeo.provision.steps import Done, Event, Step, StepFailed
+from aeo.provision.visit import Visit, settings_text
+from aeo.site import Site
+from aeo.transfer import remote
+
+#: Who is told of each event.
+Say = Callable[[Event], None]
+#: Names of steps, in the order in which a machine is made a worker.
+STEPS = ("reach", "check", "rsync", "uv", "aeo", "settings", "executors", "controller", "service", "register")
+#: Seconds between two looks whether a drained worker has ended its trials.
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A machine that is to be a worker."""
+
+    target: str
+    ssh_port: int = 0
+    #: "": the host's name.
+    id: str = ""
+    #: 0: as it was, else 1; likewise the tunnel's port and the usual one.
+    slots: int = 0
+    tunnel_port: int = 0
+    #: The controller's address as that machine reaches it; "" is a tunnel.
+    direct: str = ""
+    executors: tuple[str, ...] = ()
+    offline: bool = False
+    #: More settings of the worker.
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def machine_of(site: Site, wish: Wish, *, by: str) -> Machine:
+    """The machine as it is to be remembered.
+
+    Raises:
+        InputError: something in the wish is wrong.
+        Conflict: the id is that of another machine.
+    """
+    check_target(wish.target)
+    serve.check_direct(wish.direct)
+    settings_text(wish.settings)
+    install.check_executors(wish.executors)
+    name = wish.id or wish.target.rpartition("@")[2].split(".")[0]
+    id = workers.check_id(name, field="--id")
+    known = record.find(site.shared, id)
+    if known and (known.target, known.ssh_port) != (wish.target, wish.ssh_port):
+        raise Conflict(f"{id} is {known.where}.", field="--id", fix=f"Give another id, or first: aeo decommission {id}")
+    if not wish.direct:
+        _check_transfer(site)
+    old = known or Machine(id=id, target=wish.target, ssh_port=wish.ssh_port)
+    direct = wish.direct.rstrip("/")
+    return replace(
+        old,
+        slots=wish.slots or old.slots,
+        direct=direct,
+        tunnel_port=0 if direct else wish.tunnel_port or old.tunnel_port or tunnel.CONTROLLER_PORT,
+        tunnel=old.tunnel and not direct,
+        executors=wish.executors or old.executors,
+        offline=wish.offline or old.offline,
+        by=by,
+        at=datetime.now(timezone.utc),
+    )
+
+
+def _check_transfer(site: Site) -> None:
+    url = site.config.transfer_url
+    if not url or remote.parse(url).kind == "local":
+        raise InputError(
+            "results go to a folder of this machine, which no tunnel carries.",
+            field="--transfer-url",
+            fix="Give the controller, and this command, AEO_TRANSFER_URL=rsync://USER@127.0.0.1:PORT/MODULE.",
+        )
+
+
+def provision(site: Site, wish: Wish, say: Say, *, by: str = "", dry_run: bool = False, first: str = "") -> Machine:
+    """Make a machine a worker; what is done already is left as it is.
+
+    Raises:
+        InputError: the wish cannot be fulfilled as it is.
+        Conflict: somebody is at that machine.
+        StepFailed: a step failed.
+    """
+    machine = machine_of(site, wish, by=by)
+    with _visit(site, machine, "provision", say, by=by, settings=wish.settings, dry_run=dry_run) as (visit, tell):
+        visit.remember()
+        steps.run(_provisioning(visit), tell, host=machine.where, dry_run=dry_run, first=first)
+        return visit.machine
+
+
+def upgrade(site: Site, id: str, say: Say, *, by: str = "", wait: float = serve.END_SECONDS) -> Machine:
+    """Bring a worker to the AEO that runs here: install beside the old, drain, start anew, wait for its return.
+
+    Raises:
+        NotFound: it was not provisioned.
+        Conflict: somebody is at that machine.
+        StepFailed: a step failed; the worker goes on with the AEO it has, unless it is said otherwise.
+    """
+    machine = record.get(site.shared, id)
+    with _visit(site, machine, "upgrade", say, by=by) as (visit, tell):
+        steps.run(_upgrading(visit, wait, by), tell, host=machine.where)
+        return visit.machine
+
+
+def decommission(
+    site: Site,
+    id: str,
+    say: Say,
+    *,
+    by: str = "",
+    now: bool = False,
+    gone: bool = False,
+    wait: float = serve.END_SECONDS,
+) -> None:
+    """Take leave of a worker: drain it, stop it, remove what was installed and what let it in.
+
+    ``now``: what it runs is given back at once. ``gone``: the machine is not reached, and only forgotten here.
+
+    Raises:
+        NotFound: it was not provisioned.
+        Conflict: somebody is at that machine.
+        StepFailed: a step failed.
+    """
+    machine = record.get(site.shared, id)
+    with _visit(site, machine, "decommission", say, by=by) as (visit, tell):
+        steps.run(_leaving(visit, wait=wait, by=by, now=now, gone=gone), tell, host=machine.where)
+        record.forget(site.shared, id)
+
+
+@contextmanager
+def _visit(
+    site: Site,
+    machine: Machine,
+    what: str,
+    say: Say,
+    *,
+    by: str,
+    settings: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> Iterator[tuple[Visit, Say]]:
+    with ExitStack() as stack:
+        tell = say
+        if not dry_run:
+            write = stack.enter_context(record.working(site.shared, machine.id, what, by=by))
+
+            def tell(event: Event) -> None:
+                write(event)
+                say(event)
+
+        yield Visit(site=site, machine=machine, stack=stack, settings=settings or {}, dry_run=dry_run), tell
+
+
+def _provisioning(visit: Visit) -> list[Step]:
+    way = "see that it reaches the controller" if visit.machine.direct else "bring it to the controller by a tunnel"
+    return [
+        *_meeting(visit),
+        *_installing(visit),
+        _step("controller", way, visit, serve.look_way, serve.open_way),
+        _step("service", "start the worker, and have it kept running", visit, serve.look_service, serve.start_service),
+        _step("register", "wait until it has registered", visit, serve.look_registered, serve.await_registered),
+        Step(name="remember", title="remember it", look=_nothing, do=lambda: _remember(visit)),
+    ]
+
+
+def _meeting(visit: Visit) -> list[Step]:
+    return [
+        Step(name="reach", title="reach it by ssh", look=lambda: "", do=lambda: _reach(visit), reads=True),
+        Step(
+            name="check", title="look whether it can be a worker", look=lambda: "", do=lambda: _check(visit), reads=True
+        ),
+    ]
+
+
+def _installing(visit: Visit) -> list[Step]:
+    return [
+        _step("rsync", "get rsync", visit, install.look_rsync, install.get_rsync),
+        _step("uv", "get uv", visit, install.look_uv, install.get_uv),
+        _step("aeo", f"install AEO {__version__}", visit, install.look_aeo, install.get_aeo),
+        _step("settings", "write its settings", visit, serve.look_settings, serve.write_settings),
+        _step("executors", "get what executors need", visit, lambda _: "", install.get_executors),
+    ]
+
+
+def _upgrading(visit: Visit, wait: float, by: str) -> list[Step]:
+    return [
+        *_meeting(visit),
+        *_installing(visit),
+        _step("drain", "let it finish what it runs", visit, _look_drained, lambda visit: _drain(visit, wait, by)),
+        _step("service", "start it anew", visit, serve.look_service, serve.start_service),
+        _step("register", "wait for its return", visit, serve.look_registered, serve.await_registered),
+        Step(name="remember", title="remember it", look=_nothing, do=lambda: _remember(visit)),
+    ]
+
+
+def _leaving(visit: Visit, *, wait: float, by: str, now: bool, gone: bool) -> list[Step]:
+    there = [
+        *_meeting(visit),
+        _step(
+            "drain",
+            "let it finish what it runs",
+            visit,
+            _look_gone,
+            lambda visit: _drain(visit, 0 if now else wait, by),
+        ),
+        _step("service", "stop it", visit, serve.look_stopped, lambda visit: serve.stop_service(visit, now=now)),
+        _step("files", "remove what was installed", visit, lambda _: "", _remove_files),
+    ]
+    return [
+        *([] if gone else there),
+        _step("tunnel", "take its tunnel down", visit, _look_no_tunnel, _close_tunnel),
+        _step("credentials", "take back what lets it in", visit, lambda _: "", _revoke),
+    ]
+
+
+def _step(name: str, title: str, visit: Visit, look: Callable[[Visit], str], do: Callable[[Visit], Done]) -> Step:
+    return Step(name=name, title=title, look=lambda: look(visit), do=lambda: do(visit))
+
+
+def _nothing() -> str:
+    """There is always something to do."""
+    return ""
+
+
+def _reach(visit: Visit) -> Done:
+    machine = visit.machine
+    start = time.monotonic()
+    try:
+        host = visit.stack.enter_context(connect(machine.target, machine.ssh_port))
+        visit.reached(host)
+        visit.sh("true", "it runs no command")
+    except Unavailable as error:
+        if isinstance(error, StepFailed):
+            raise
+        port = f"-p {machine.ssh_port} " if machine.ssh_port else ""
+        fix = f"This must work without a question: ssh -o BatchMode=yes {port}{machine.target} true"
+        raise StepFailed(str(error), fix=fix) from None
+    return Done(text=f"answers in {time.monotonic() - start:.1f} s")
+
+
+def _check(visit: Visit) -> Done:
+    found = facts.ask(visit.host)
+    facts.check_path(found.home)
+    visit.known(found)
+    conditions = list(facts.judge(found, visit.machine.slots))
+    faults = [item for item in conditions if item.level is Level.FAULT]
+    if faults:
+        rest = [f"{item.about}: {item.text}. {item.fix}" for item in faults[1:]]
+        raise StepFailed(f"{faults[0].about}: {faults[0].text}", lines=rest, fix=faults[0].fix)
+    visit.remember(base=visit.machine.base or found.base, service=visit.machine.service or found.service)
+    notes = tuple(f"{item.about}: {item.text}. {item.fix}" for item in conditions if item.level is Level.WARNING)
+    text = "; ".join(f"{item.about}: {item.text}" for item in conditions if item.level is Level.OK)
+    return Done(text=text, notes=notes)
+
+
+def _remember(visit: Visit) -> Done:
+    visit.remember(version=__version__, mark=visit.mark)
+    return Done(text=f"aeo upgrade {visit.machine.id}, aeo decommission {visit.machine.id} need no more than its id")
+
+
+def _look_drained(visit: Visit) -> str:
+    """Whether there is nothing to be drained for."""
+    return "not needed: it runs this AEO already" if serve.look_service(visit) else _look_gone(visit)
+
+
+def _look_gone(visit: Visit) -> str:
+    now = serve.status(visit)
+    return "" if now and now.heartbeat else "it does not run"
+
+
+def _drain(visit: Visit, wait: float, by: str) -> Done:
+    site, id = visit.site, visit.machine.id
+    workers.drain(site, id, by=by or "aeo upgrade")
+    until = time.monotonic() + wait
+    while (now := serve.status(visit)) is not None and now.heartbeat and (now.busy or now.heartbeat.busy):
+        if time.monotonic() > until:
+            if wait <= 0:
+                break
+            busy = max(now.busy, now.heartbeat.busy)
+            fix = f"Wait longer (--wait), or let it go on: aeo workers resume {id}"
+            raise StepFailed(f"it still runs trials after {wait:.0f} s: {busy}", fix=fix)
+        time.sleep(_LOOK_SECONDS)
+    return Done(text="it runs nothing" if wait > 0 else "it claims nothing more")
+
+
+def _remove_files(visit: Visit) -> Done:
+    id, home, base = visit.machine.id, visit.facts.home, visit.base
+    kept = f"{home}/.local/state/aeo/{id}"
+    own = quoted(serve.root(visit), f"{base}/worker/{id}.running", serve.settings_file(visit), kept)
+    unit = f"{home}/.config/systemd/user/aeo-worker@.service"
+    script = (
+        f"rm -rf {own}; cd {quoted(base)} 2>/dev/null || exit 0; rmdir worker 2>/dev/null;"
+        f" [ -d worker ] && {{ echo others; exit 0; }}; cd / && rm -rf {quoted(base)}"
+        f"; rm -f {quoted(unit)}; rmdir {quoted(home)}/.config/aeo {quoted(home)}/.local/state/aeo 2>/dev/null; true"
+    )
+    others = visit.sh(script, "what was installed cannot be removed") == "others"
+    return Done(text="its own; another worker is there" if others else f"{base} is gone")
+
+
+def _look_no_tunnel(visit: Visit) -> str:
+    return "" if visit.machine.tunnel else "it has none"
+
+
+def _close_tunnel(visit: Visit) -> Done:
+    visit.remember(tunnel=False)
+    until = time.monotonic() + 15
+    while record.line(visit.site.shared, visit.machine.id) and record.is_held(visit.site.shared.lock):
+        if time.monotonic() > until:
+            raise StepFailed("the control process does not take it down", fix="See its log; or restart the controller.")
+        time.sleep(0.1)
+    return Done(text="down")
+
+
+def _revoke(visit: Visit) -> Done:
+    """Forget the worker, and what lets it in."""
+    try:
+        removed = workers.remove(visit.site, visit.machine.id, force=True)
+    except NotFound:
+        return Done(text="it has left already")
+    return Done(text="removed" + (f"; trials given back: {removed.given_back}" if removed.given_back else ""))
+
+
+def is_idle(shared: Shared, id: str) -> bool:
+    """Whether nobody works on the machine now."""
+    return not record.is_held(shared.machine(id) / "lock")

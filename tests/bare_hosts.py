@@ -1,0 +1,133 @@
+"""Bare machines: network namespaces with an sshd, a home, a PATH and a cache of their own, where this tree is not.
+
+The controller's machine is the namespace ``head``; it reaches them by the names in a configuration of ssh's.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from chaos.hosts import Net
+from chaos.proxy import Proxy
+from programs import TOKEN, Api, Program
+from rsync_hosts import PASSWORD
+from waiting import eventually
+
+ROOT = Path(__file__).parents[1]
+_API, _RSYNC = 7380, 8873
+#: What a bare machine has not.
+_NOT_THERE = ("uv", "uvx", "aeo", "harbor", "docker", "rsync", "pip", "pip3", "python", "python3")
+
+
+class Bare:
+    """A controller, and machines that have nothing of ours; those in ``with_rsync`` have at least that."""
+
+    def __init__(self, folder: Path, net: Net, *, with_rsync: tuple[str, ...]):
+        self.folder, self.net, self.shared = folder, net, folder / "shared"
+        self.programs: list[Program] = []
+        (folder / "token").write_text(TOKEN)
+        self._keys()
+        for host in net.addresses:
+            self._boot(host, rsync=host in with_rsync)
+        self.transfer = f"rsync://aeo@127.0.0.1:{_RSYNC}/aeo"
+        arguments = ["controller", "--port", str(_API), "--shared-root", str(self.shared), "--refresh-seconds", "1"]
+        secrets = {"AEO_TRANSFER_PASSWORD": PASSWORD, "AEO_TRANSFER_URL": self.transfer, **self._path()}
+        self.controller = Program(arguments, folder, secrets, before=net.before("head"))
+        self._web = Proxy(lambda: net.connect("head", _API))
+        self.api = Api(f"http://127.0.0.1:{self._web.port}")
+        eventually(self.api.healthy, 60, pause=0.1)
+        self._rsync()
+
+    def aeo(self, *arguments: str, timeout: float = 120, code: int = 0) -> str:
+        """Run a command on the controller's machine to its end; returns what it said."""
+        named = ["--shared-root", str(self.shared)] if arguments[0] in ("provision", "upgrade", "decommission") else []
+        told = {**self._path(), "AEO_TRANSFER_URL": self.transfer, "AEO_URL": f"http://127.0.0.1:{_API}"}
+        told["AEO_TOKEN"] = TOKEN
+        program = Program([*arguments, *named], self.folder, told, before=self.net.before("head"))
+        try:
+            assert program.ends(timeout) == code, program.output
+        finally:
+            program.destroy()
+        return program.output
+
+    def on(self, host: str, script: str) -> str:
+        """What a shell there prints."""
+        ssh = str(self.folder / "bin" / "ssh")
+        done = subprocess.run(
+            [*self.net.before("head"), ssh, host, "sh -s"], input=script, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    def home(self, host: str) -> Path:
+        """A machine's home, as it is seen from outside."""
+        return self.folder / f"home-{host}"
+
+    def job(self, name: str) -> Path:
+        return self.shared / "jobs" / name
+
+    def destroy(self) -> None:
+        """End what was started."""
+        self.api.close()
+        self.controller.destroy()
+        self._web.close()
+
+    def _path(self) -> dict[str, str]:
+        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def _keys(self) -> None:
+        """Keys and a configuration of ssh that have nothing to do with those of this user."""
+        folder = self.folder
+        for name in ("host_key", "user_key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+        shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        blocks = [
+            f"Host {name}\n HostName {address}\n User root\n Port 2222\n" for name, address in self.net.addresses.items()
+        ]
+        own = f" IdentityFile {folder}/user_key\n IdentitiesOnly yes\n UserKnownHostsFile {folder}/known_hosts\n"
+        (folder / "ssh_config").write_text("".join(blocks) + "Host *\n" + own)
+        (folder / "bin").mkdir()
+        ssh = folder / "bin" / "ssh"
+        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
+        ssh.chmod(0o755)
+
+    def _boot(self, host: str, *, rsync: bool) -> None:
+        folder, home, programs = self.folder, self.home(host), self.folder / f"programs-{host}"
+        home.mkdir()
+        programs.mkdir()
+        for place in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"):
+            for path in Path(place).iterdir():
+                if not path.name.startswith(_NOT_THERE) and not (programs / path.name).is_symlink():
+                    (programs / path.name).symlink_to(path)
+        python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        (programs / python.name).symlink_to(python)
+        if rsync:
+            (programs / "rsync").symlink_to(str(shutil.which("rsync")))
+        # What is unpacked for one need not be unpacked for the other.
+        own = f'SetEnv HOME={home} PATH={programs} SHELL=/bin/sh UV_CACHE_DIR={folder / "uv"} TMPDIR=/tmp\n'
+        (folder / f"sshd-{host}").write_text(
+            f"Port 2222\nListenAddress 0.0.0.0\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\n"
+            "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            f"PermitRootLogin prohibit-password\n{own}"
+        )
+        sshd = shutil.which("sshd") or "/usr/sbin/sshd"
+        # This tree is not there.
+        hide = f"mount -t tmpfs none {shlex.quote(str(ROOT))} && exec {sshd} -D -e -f {folder / f'sshd-{host}'}"
+        self.net.start(host, ["unshare", "-m", "sh", "-c", hide], folder / f"sshd-{host}.log", 2222, b"SSH-")
+
+    def _rsync(self) -> None:
+        """The controller's rsync daemon, on its loopback."""
+        secrets, conf = self.folder / "rsync-secrets", self.folder / "rsyncd.conf"
+        secrets.write_text(f"aeo:{PASSWORD}\n")
+        secrets.chmod(0o600)
+        conf.write_text(
+            f"use chroot = no\naddress = 127.0.0.1\nport = {_RSYNC}\nuid = 0\ngid = 0\n"
+            f"[aeo]\npath = {self.shared}\nread only = no\nauth users = aeo\nsecrets file = {secrets}\n"
+        )
+        command = ["rsync", "--daemon", "--no-detach", f"--config={conf}", "--log-file=/dev/stderr"]
+        self.net.start("head", command, self.folder / "rsync.log", _RSYNC, b"@RSYNCD")
