@@ -20,6 +20,7 @@ from aeo.executors import Executor, Session, TrialContext, views
 from aeo.layout import run_name
 from aeo.leases import Hold, Stopped, clock
 from aeo.records import Record
+from aeo.secrets import delivery, keeping
 from aeo.sender import Handed, Parcel
 from aeo.site import WorkerSite
 from aeo.store import evaluations, trials, workers
@@ -249,17 +250,20 @@ def _run_held(work: Work, claim: Claim, trial: PlannedTrial, run_dir: Path, hold
 
 
 def _run_in(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext, hold: Hold) -> Parcel | None:
-    started_at, failure = datetime.now(timezone.utc), ""
-    try:
-        if hold.stopped is not Stopped.NOT:
-            raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
-        with live.shown(work.site, claim, lambda: views.growing(work.session, trial, context)):
-            work.session.run(trial, context, partial(_begin_phase, work, hold))
-    except ExecutorFailed as error:
-        failure = str(error)
-    hold.trial_over()
-    if not _settle(work, claim, hold, trial, context, failure):
-        return None
+    started_at = datetime.now(timezone.utc)
+    names = work.record.evaluation.spec.secrets
+    given = delivery.bring(work.site, claim, names, gives_up=lambda: hold.stopped is not Stopped.NOT)
+    if given.missing:
+        # Set when it was submitted, and gone meanwhile. Another worker may have it.
+        hold.trial_over()
+        missing = ", ".join(given.missing)
+        message = f"{missing}: set neither on the controller nor in the environment of this worker."
+        _write_failure(work, trial, context, "SecretMissingError", message)
+    else:
+        failure = _failure_of(work, claim, trial, replace(context, environment=given.values), hold)
+        hold.trial_over()
+        if not _settle(work, claim, hold, trial, context, failure):
+            return None
     return Parcel(
         claim=claim,
         hold=hold,
@@ -269,6 +273,21 @@ def _run_in(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext
         gives_up=partial(_gives_up, work, claim, hold, clock()),
         give_back=partial(_give_back_broken, work, claim, hold),
     )
+
+
+def _failure_of(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext, hold: Hold) -> str:
+    """Run a trial; why its executor failed, "" where it left a result."""
+    try:
+        if hold.stopped is not Stopped.NOT:
+            raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
+        with (
+            live.shown(work.site, claim, lambda: views.growing(work.session, trial, context), context.environment),
+            keeping.kept(context.environment, context.trial_dir),
+        ):
+            work.session.run(trial, context, partial(_begin_phase, work, hold))
+    except ExecutorFailed as error:
+        return str(error)
+    return ""
 
 
 def _begin_phase(work: Work, hold: Hold, phase: str) -> None:

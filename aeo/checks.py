@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ from aeo.core.estimate import Basis
 from aeo.core.model import Plan, PlannedTrial, Spec
 from aeo.core.simulate import Machine, Work
 from aeo.evaluations import Inherit, Legacy
-from aeo.executors import source
+from aeo.executors import Executor, source
+from aeo.secrets import needs
 from aeo.site import Site
 from aeo.store import workers
 from aeo.store.workers import WorkerStatus
@@ -129,8 +130,12 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
     taking = None if pool is None else problems.of(lambda: sharing.taking_work(pool))
     plan = problems.of(lambda: evaluations.check_plan(executor.plan(spec, file)))
     found = Check(executor=spec.executor, name=given or "")
+    settled, sound = _secrets(site, executor, spec, plan, taking or pool or (), problems)
+    spec = settled
+    # What nobody has is told once.
+    elsewhere = needs.elsewhere(site, settled) if sound else frozenset()
     if plan is None:
-        return replace(found, unfit=_unfit(pool or (), spec, None, {}))
+        return replace(found, unfit=_unfit(pool or (), spec, None, {}, elsewhere))
     whole = plan
     problems.of(lambda: evaluations.check_rule(spec, whole))
     whole = plan = problems.of(lambda: assets.joined(site, executor, spec, file, whole)) or whole
@@ -142,16 +147,30 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
         tasks=len({trial.history_key for trial in plan.trials}),
         carried=len(legacy.trials),
         agents=_agents(plan),
-        warnings=(*plan.warnings, *legacy.warnings),
+        warnings=(
+            *plan.warnings,
+            *needs.advice(site, executor, spec, plan, taking or pool or ()),
+            *legacy.warnings,
+        ),
     )
     plan = evaluations.to_run(plan, legacy)
-    usable = None if taking is None else problems.of(lambda: sharing.matching(taking, spec, plan))
+    usable = None if taking is None else problems.of(lambda: sharing.matching(taking, spec, plan, elsewhere))
     if usable is None:
-        return replace(found, unfit=_unfit(pool or (), spec, plan, {}))
+        return replace(found, unfit=_unfit(pool or (), spec, plan, {}, elsewhere))
     planned = evaluations.estimated(site, spec, plan).trials
     problems.of(lambda: sharing.share_out(planned, usable, spec))
     shares = sharing.allot_over(planned, usable, spec)
-    return _timed(site, spec, plan, shares, replace(found, unfit=_unfit(pool or (), spec, plan, shares.unfit)), usable)
+    unfit = _unfit(pool or (), spec, plan, shares.unfit, elsewhere)
+    return _timed(site, spec, plan, shares, replace(found, unfit=unfit), usable)
+
+
+def _secrets(
+    site: Site, executor: Executor, spec: Spec, plan: Plan | None, pool: Sequence[WorkerStatus], problems: _Problems
+) -> tuple[Spec, bool]:
+    """The spec with all the secrets it needs, and whether each is set somewhere."""
+    settled, before = needs.settled(executor, spec, plan), len(problems)
+    problems.of(lambda: needs.check(site, executor, settled, plan, pool))
+    return settled, len(problems) == before
 
 
 def _agents(plan: Plan) -> tuple[AgentTrials, ...]:
@@ -160,13 +179,18 @@ def _agents(plan: Plan) -> tuple[AgentTrials, ...]:
 
 
 def _unfit(
-    pool: Sequence[WorkerStatus], spec: Spec, plan: Plan | None, unfit: Mapping[str, frozenset[str]]
+    pool: Sequence[WorkerStatus],
+    spec: Spec,
+    plan: Plan | None,
+    unfit: Mapping[str, frozenset[str]],
+    elsewhere: Collection[str],
 ) -> tuple[Unfit, ...]:
     found = []
     total = len(plan.trials) if plan else 0
     for worker in pool:
         count = len(unfit.get(worker.info.id, ()))
         lacks = sharing.lacks(worker, spec.executor, plan.version if plan else None)
+        lacks = lacks or sharing.lacks_variables(worker, elsewhere)
         if not sharing.takes_work(worker):
             reason, count = sharing.standing(worker), total
         elif lacks:

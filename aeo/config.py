@@ -90,6 +90,12 @@ class Config:
     #: Names of variables of the controller's environment, comma-separated: their values are taken out of all that is
     #: committed and served.
     secret_names: tuple[str, ...] = ()
+    #: Where the key is that `aeo secrets` are encrypted with, outside of the shared root; empty means
+    #: ``aeo/secrets.key`` in this user's folder of configuration. Made at first use.
+    secrets_key_file: Path | None = None
+    #: Which secrets of its environment a worker tells the controller it has, by name, never by value: names, and
+    #: patterns with ``*`` for names that look like secrets. ``-`` is none.
+    tell_secrets: tuple[str, ...] = ("*",)
     #: Where it is posted, as JSON, that an evaluation finished or was paused or a worker was lost; empty means nowhere.
     #: Most chat programs' addresses are secrets, so this is one.
     notify_url: str = field(default="", repr=False)

@@ -29,6 +29,7 @@ _DEFAULTS = {
     "priority": "0",
     "agent_timeout_multiplier": str(AGENT_TIMEOUT_MULTIPLIER),
     "max_requeues": "2",
+    "secrets": "",
 }
 _KINDS = {"name": "text", "agent_timeout_multiplier": "number"}
 _FACTOR = "agent_timeout_multiplier"
@@ -51,6 +52,8 @@ class Draft:
     #: Empty: as the configuration has it.
     agent_timeout_multiplier: str = ""
     max_requeues: str = ""
+    #: Names, comma-separated.
+    secrets: str = ""
     #: The executor's part.
     values: Values = field(default_factory=Values)
 
@@ -147,10 +150,12 @@ def again(evaluation: Evaluation, *, taken: Callable[[str], bool]) -> str:
         "priority": spec.priority,
         _FACTOR: own if spec.agent_timeout_multiplier is None else spec.agent_timeout_multiplier,
         "max_requeues": spec.max_requeues,
+        "secrets": list(spec.secrets),
     }
     if spec.stop_when:
         header["stop_when"] = {key: value for key, value in encode(spec.stop_when).items() if value}
-    kept = {key: value for key, value in header.items() if value or key not in ("name", "workers", "priority")}
+    optional = ("name", "workers", "priority", "secrets")
+    kept = {key: value for key, value in header.items() if value or key not in optional}
     return _dump({**kept, **config})
 
 
@@ -206,6 +211,8 @@ def _text(header: Mapping[str, Any], key: str) -> str:
     if header[key] is None:
         # Where null is a value of its own.
         return {"per_worker_concurrency": "all", _FACTOR: ""}.get(key, _DEFAULTS[key])
+    if key == "secrets" and isinstance(header[key], list):
+        return ", ".join(map(shown, header[key]))
     return shown(header[key])
 
 
@@ -224,6 +231,8 @@ def _with(header: Mapping[str, Any], changed: list[str], draft: Draft) -> dict[s
     for key in changed:
         if key == "workers":
             value: Any = list(draft.workers) or None
+        elif key == "secrets":
+            value = [part.strip() for part in draft.secrets.split(",") if part.strip()] or None
         else:
             value = meant(getattr(draft, key), _KINDS.get(key, "whole"))
         made[key] = value

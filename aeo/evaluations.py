@@ -18,6 +18,7 @@ from aeo.core.estimate import Basis, Expected
 from aeo.core.model import Evaluation, EvaluationState, Plan, PlannedTrial, Spec, TrialRow
 from aeo.core.names import check_name
 from aeo.executors import Executor
+from aeo.secrets import needs
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import history, trials, workers
@@ -76,10 +77,14 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     check_free(site, spec.name)
     pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec))
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
+    spec = needs.settled(executor, spec, plan)
+    needs.check(site, executor, spec, plan, pool)
+    plan = replace(plan, warnings=(*plan.warnings, *needs.advice(site, executor, spec, plan, pool)))
     plan = assets.joined(site, executor, spec, file, plan)
     legacy = inherit(executor, spec, plan)
     plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
-    shares = sharing.share_out(to_run(plan, legacy).trials, sharing.matching(pool, spec, plan), spec)
+    usable = sharing.matching(pool, spec, plan, needs.elsewhere(site, spec))
+    shares = sharing.share_out(to_run(plan, legacy).trials, usable, spec)
     evaluation = Evaluation(
         id=id,
         spec=spec,

@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aeo import codec, redaction
+from aeo import codec
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialRow
 from aeo.redaction import Redactor
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import events
 from aeo.store.events import Event
@@ -36,7 +37,7 @@ def write(site: Site, tell: Callable[[Event], None] | None = None) -> int:
         Unavailable: the store is away.
     """
     taken = events.take(site.db, AT_ONCE)
-    redactor = redaction.known(site.config.secret_names)
+    redactor = hiding.redactor(site)
     by_evaluation: dict[str, list[tuple[str, Event]]] = {}
     for entry, event in taken:
         by_evaluation.setdefault(event.evaluation, []).append((entry, event))

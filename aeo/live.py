@@ -12,10 +12,11 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from aeo import codec, logs, redaction, segments
@@ -50,10 +51,18 @@ _SEAM = 256
 
 
 @contextmanager
-def shown(site: WorkerSite, claim: Claim, folders: Callable[[], Sequence[Path]]) -> Iterator[None]:
-    """Around a run: show what lies in ``folders()`` on the controller while somebody watches the trial."""
+def shown(
+    site: WorkerSite,
+    claim: Claim,
+    folders: Callable[[], Sequence[Path]],
+    secrets: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[None]:
+    """Around a run: show what lies in ``folders()`` on the controller while somebody watches the trial.
+
+    These secrets are taken out of it, and what in this process's environment looks like one.
+    """
     stop = threading.Event()
-    mirror = _Mirror(site, claim, folders, stop)
+    mirror = _Mirror(site, claim, folders, stop, secrets)
     try:
         _late.start(logs.of_run(claim)(mirror.run), stop)
     except RuntimeError as error:
@@ -104,8 +113,16 @@ _late = _Late()
 
 
 class _Mirror:
-    def __init__(self, site: WorkerSite, claim: Claim, folders: Callable[[], Sequence[Path]], stop: threading.Event):
+    def __init__(
+        self,
+        site: WorkerSite,
+        claim: Claim,
+        folders: Callable[[], Sequence[Path]],
+        stop: threading.Event,
+        secrets: Mapping[str, str] = MappingProxyType({}),
+    ):
         self._site, self._claim, self._folders, self._stop = site, claim, folders, stop
+        self._secrets = secrets
         self._followed: dict[str, _Followed] = {}
         self._count = self._looks = 0
         self._left = RUN_BYTES
@@ -115,7 +132,8 @@ class _Mirror:
     def _redacts(self) -> Redactor:
         if self._redactor is None:
             names = (name for name in os.environ if names_secret(name))
-            self._redactor = redaction.known({*names, *self._site.config.secret_names})
+            own = redaction.secrets({*names, *self._site.config.secret_names})
+            self._redactor = Redactor({**own, **self._secrets})
         return self._redactor
 
     def run(self) -> None:

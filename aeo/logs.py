@@ -83,13 +83,32 @@ def _secrets(config: Config) -> Mapping[str, str]:
     return {**redaction.secrets(config.secret_names), **{name: value for name, value in known.items() if value}}
 
 
+_hidden: list[Redactor] = []
+
+
+@contextmanager
+def without(redactor: Redactor) -> Iterator[None]:
+    """Take more out of all that this process logs meanwhile."""
+    _hidden.append(redactor)
+    try:
+        yield
+    finally:
+        _hidden.remove(redactor)
+
+
+def _clean(text: str) -> str:
+    for redactor in tuple(_hidden):
+        text = redactor.text(text)
+    return text
+
+
 class _Text(logging.Formatter):
     def __init__(self, hide: Redactor) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._hide = hide
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._hide.text(super().format(record))
+        return _clean(self._hide.text(super().format(record)))
 
 
 class _Json(structlog.stdlib.ProcessorFormatter):
@@ -102,7 +121,7 @@ class _Json(structlog.stdlib.ProcessorFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         with bound_contextvars(**{**self._always, **structlog.contextvars.get_contextvars()}):
-            return self._hide.text(super().format(record))
+            return _clean(self._hide.text(super().format(record)))
 
 
 def _fields(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from aeo import channels, codec, folders, redaction
+from aeo import channels, codec, folders
 from aeo.channels import Channel, Undelivered
 from aeo.core import notices as core
 from aeo.core.errors import InputError
 from aeo.core.notices import EvaluationFacts, Notice, Seen, WorkerFacts
 from aeo.leases import clock
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import connection, health
 from aeo.store import evaluations as store
@@ -66,7 +67,6 @@ class Notifier:
         """``ways``: other channels than those configured."""
         self._site, self._stop = site, stop
         self._ways = channels.configured(site.config) if ways is None else ways
-        self._redactor = redaction.known(site.config.secret_names)
         self._ledger = _read(site)
         self._since = self._last = clock()
 
@@ -139,7 +139,7 @@ class Notifier:
     def _with(self, news: Sequence[Notice]) -> tuple[Outgoing, ...]:
         """What waits, and what is new, without secrets."""
         now = time.time()
-        clean = self._redactor.text
+        clean = hiding.redactor(self._site).text
         made = [
             replace(notice, id=uuid4().hex, subject=clean(notice.subject), text=clean(notice.text)) for notice in news
         ]

@@ -1,11 +1,12 @@
 """Values of known secrets taken out of text, files and streams: each becomes ``${NAME}``.
 
-A value is found as it is, and as JSON and addresses write it. Binary files keep their length: there each byte of a
-value becomes ``*``.
+A value is found as it is, as JSON and addresses write it, and in base64. Binary files keep their length: there each
+byte of a value becomes ``*``.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from urllib.parse import quote
 
 #: Shorter values are not looked for: they would be found everywhere.
 SHORTEST = 6
+#: Of its base64 in the middle of other bytes both ends are unknown; what is left of a shorter one would be too little.
+_SHORTEST_ENCODED = 8
 #: Lines of a value of several lines (a key file) that are looked for by themselves are at least so long.
 _SHORTEST_LINE = 20
 #: Bytes at the start of a file that tell whether it is text.
@@ -198,3 +201,17 @@ def _forms(value: str) -> Iterator[str]:
             yield json.dumps(one)[1:-1]
             yield json.dumps(one, ensure_ascii=False)[1:-1]
             yield quote(one, safe="")
+            yield from _encoded(one.encode("utf-8", "surrogatepass"))
+
+
+def _encoded(value: bytes) -> Iterator[str]:
+    """The base64 of bytes that hold a value, which is another one for each of three places it may begin at."""
+    for before in range(3):
+        whole = base64.b64encode(b"\0" * before + value).rstrip(b"=").decode()
+        # Characters that the bytes beside it have a part in.
+        first = -(-before * 8 // 6)
+        last = (before + len(value)) * 8 // 6
+        inner = whole[first:last]
+        if len(inner) >= _SHORTEST_ENCODED:
+            yield inner
+            yield inner.replace("+", "-").replace("/", "_")

@@ -10,6 +10,7 @@ from aeo import dispatch, logs, sharing
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
+from aeo.secrets import needs
 from aeo.site import Site
 from aeo.store import connection, events, health, trials, workers
 from aeo.store import evaluations as store
@@ -61,7 +62,8 @@ def _send_helpers(
     """
     evaluation = record.evaluation
     try:
-        usable = sharing.usable(list(pool.values()), evaluation.spec, evaluation.plan)
+        elsewhere = needs.elsewhere(site, evaluation.spec)
+        usable = sharing.usable(list(pool.values()), evaluation.spec, evaluation.plan, elsewhere)
     except InputError:
         return
     free = {id: pool[id].info.capacity.slots - taken for id, taken in workers.seats(site.db, list(pool)).items()}
@@ -150,7 +152,7 @@ def send_more(site: Site, record: Record, pool: Sequence[WorkerStatus]) -> None:
     evaluation = record.evaluation
     states = trials.states(site.db, evaluation.id)
     waiting = [trial for trial in record.trials.values() if states.get(trial.name) is TrialState.PENDING]
-    fit = sharing.usable(pool, evaluation.spec, evaluation.plan)
+    fit = sharing.usable(pool, evaluation.spec, evaluation.plan, needs.elsewhere(site, evaluation.spec))
     shares = sharing.allot_over(waiting, fit, evaluation.spec)
     if len(shares.homeless) == len(waiting):
         sharing.share_out(waiting, fit, evaluation.spec)

@@ -22,6 +22,7 @@ from aeo.evaluations import Inherit, Legacy, Submitted
 from aeo.executors import Executor
 from aeo.executors.carrying import Carrier, carrier_of
 from aeo.layout import inside
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import trials
@@ -229,7 +230,7 @@ def _hand_over(
 ) -> list[TrialRow]:
     """Copy results into a new job; each enters it by one rename, as every result does."""
     ready = site.shared.carried(evaluation.id)
-    redactor = redaction.known(site.config.secret_names)
+    redactor = hiding.redactor(site)
     rows = []
     try:
         for trial, old in moves:

@@ -24,6 +24,7 @@ from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, Tri
 from aeo.executors import TrialContext
 from aeo.layout import inside, manifest_of, redacting
 from aeo.records import Record
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import evaluations, events, trials
 from aeo.store.inbox import Arrival
@@ -213,7 +214,7 @@ def _redact(site: Site, folder: Path) -> tuple[str, ...]:
 
     What is rewritten is not what the manifest says any more: the folder beside it, made first, tells the next look.
     """
-    redactor = redaction.known(site.config.secret_names)
+    redactor = hiding.redactor(site)
     # Also of a folder that was refused, so what it is made of is not known.
     if not redactor or folder.is_symlink() or not folder.is_dir():
         return ()
@@ -352,7 +353,7 @@ def _run_again(
     site: Site, record: Record, trial: PlannedTrial, arrival: Arrival, folder: Path, why: str, error_type: str
 ) -> bool:
     """Run the trial again and put its result aside; when it may not be run again, record that it has none."""
-    why = redaction.known(site.config.secret_names).text(why)
+    why = hiding.redactor(site).text(why)
     log.warning("%s: %s", arrival.trial, why)
     requeued = _requeue(site, record, arrival, why)
     events.emit(site.db, arrival.evaluation, "rejected", trial=arrival.trial, token=arrival.token, reason=why[:500])
@@ -377,7 +378,7 @@ def _fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, mess
     staging.mkdir(parents=True)
     executor = executors.load(evaluation.spec.executor)
     context = TrialContext(trial_dir=staging, content_dir=None, final_dir=str(place))
-    message = redaction.known(site.config.secret_names).text(message)
+    message = hiding.redactor(site).text(message)
     executor.fail(evaluation, trial, context, error_type, message)
     row = _ownerless(executor.summarise(trial, staging))
     _ensure_job(record)

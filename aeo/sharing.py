@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from aeo.core import stopping
 from aeo.core.allot import Allotment, Offer, allot
@@ -12,13 +12,16 @@ from aeo.core.model import Batch, Plan, PlannedTrial, Spec, WorkerState
 from aeo.store.workers import WorkerStatus
 
 
-def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
+def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan, variables: Collection[str] = ()) -> list[WorkerStatus]:
     """Workers of ``pool`` that may take a share now: asked for, taking work, with the executor in the plan's version.
+
+    ``variables`` are secrets that they must have in their own environment.
 
     Raises:
         InputError: there is none; says why not for each.
     """
-    return matching(taking_work([w for w in pool if not spec.workers or w.info.id in spec.workers]), spec, plan)
+    asked_for = [w for w in pool if not spec.workers or w.info.id in spec.workers]
+    return matching(taking_work(asked_for), spec, plan, variables)
 
 
 def asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
@@ -65,16 +68,23 @@ def standing(worker: WorkerStatus) -> str:
     return state + (f": {why}" if why else "")
 
 
-def matching(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan) -> list[WorkerStatus]:
-    """Workers that have the executor, in the plan's version.
+def matching(
+    pool: Sequence[WorkerStatus], spec: Spec, plan: Plan, variables: Collection[str] = ()
+) -> list[WorkerStatus]:
+    """Workers that have the executor, in the plan's version, and these secrets in their own environment.
 
     Raises:
         InputError: none has; says for each what it lacks.
     """
     missing = {worker.info.id: lacks(worker, spec.executor, plan.version) for worker in pool}
     fits = [worker for worker in pool if not missing[worker.info.id]]
+    having = [worker for worker in fits if not lacks_variables(worker, variables)]
+    if having:
+        return having
     if fits:
-        return fits
+        lacking = "; ".join(f"{worker.info.id} {lacks_variables(worker, variables)}" for worker in fits)
+        fix = "Set them once for all with `aeo secrets set`, or all of them on one worker and restart it."
+        raise InputError(f"are neither on the controller nor all on one worker: {lacking}.", field="secrets", fix=fix)
     raise InputError(
         problems=tuple(
             Problem(
@@ -93,6 +103,12 @@ def lacks(worker: WorkerStatus, executor: str, version: str | None) -> str:
     if has is None:
         return f"has no {executor}"
     return "" if version is None or has == version else f"has {executor} {has}, not {version}"
+
+
+def lacks_variables(worker: WorkerStatus, names: Collection[str]) -> str:
+    """Which of these secrets a worker has not in its environment, as a sentence goes on; "" when it has them all."""
+    missing = sorted(set(names) - set(worker.info.variables))
+    return f"has no {', '.join(missing)} in its environment" if missing else ""
 
 
 def share_out(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], spec: Spec) -> Allotment:

@@ -14,7 +14,7 @@ from typing import Any
 
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import Spec, StopRule
-from aeo.core.names import check_name
+from aeo.core.names import check_name, check_variable
 from aeo.executors import PLAIN, SubmittedFile, document, secrets
 
 #: Keys of our own header, which are also the options of ``aeo submit``.
@@ -26,6 +26,7 @@ HEADER = (
     "priority",
     "agent_timeout_multiplier",
     "max_requeues",
+    "secrets",
     "stop_when",
 )
 #: Under our own header agents get three times their time-out, as people here are used to.
@@ -128,6 +129,14 @@ def _workers(key: str, value: Any) -> tuple[str, ...]:
     return tuple(check_name(item, "worker id", field=key) for item in value)
 
 
+def _secrets(key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InputError("must be a list of names of secrets.", field=key, fix="Such as [OPENAI_API_KEY]; no values.")
+    return tuple(dict.fromkeys(check_variable(item, field=key) for item in value))
+
+
 def _concurrency(key: str, value: Any) -> int | None:
     if value == "all" or value is None:
         return None
@@ -197,6 +206,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "priority": _whole(-_MOST, "a whole number"),
     "agent_timeout_multiplier": _multiplier,
     "max_requeues": _whole(0, "a whole number of at least 0"),
+    "secrets": _secrets,
     "stop_when": _rule,
 }
 #: Keys for which null is a value of its own.

@@ -17,6 +17,7 @@ from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
 from aeo.core.names import check_name
 from aeo.images import Images
 from aeo.layout import Local
+from aeo.secrets import needs
 from aeo.site import Site
 from aeo.store import evaluations as evaluation_store
 from aeo.store import health, trials
@@ -276,6 +277,7 @@ def info(config: Config, *, boot: str, instance: str) -> WorkerInfo:
         instance=instance,
         executors=_executors(),
         version=__version__,
+        variables=needs.told(config.tell_secrets),
     )
 
 

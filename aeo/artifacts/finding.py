@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aeo import records, redaction
+from aeo import records
 from aeo.artifacts.folder import Folder
 from aeo.artifacts.mirror import Mirror
 from aeo.artifacts.place import Place
 from aeo.core.errors import NotFound
 from aeo.layout import inside
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import trials
 
@@ -24,7 +25,7 @@ def find(site: Site, id: str, trial: str, *, run: str = "") -> Place | None:
         InputError: a name is no plain one.
     """
     asked = records.header(site.shared.evaluation(id))
-    redactor = redaction.known(site.config.secret_names)
+    redactor = hiding.redactor(site)
     if run:
         aside = site.shared.superseded(id, trial, run)
         if aside.is_dir() and not aside.is_symlink():

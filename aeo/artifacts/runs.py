@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from aeo import redaction
+from aeo.secrets import hiding
 from aeo.site import Site
 
 #: What an event says of a run that ended.
@@ -42,7 +42,7 @@ def of(site: Site, id: str, trial: str) -> tuple[Run, ...]:
         token = str(event.get("token") or "")
         if token:
             runs[token] = _after(runs.get(token, Run(token=token)), event)
-    show = redaction.known(site.config.secret_names).text
+    show = hiding.redactor(site).text
     return tuple(
         replace(run, reason=show(run.reason), has_files=site.shared.superseded(id, trial, run.token).is_dir())
         for run in runs.values()

@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "user": ("aeo.cli.users:user", "Add, list, remove named users."),
     "datasets": ("aeo.cli.datasets:datasets", "List datasets; show, add, remove, download them."),
     "workers": ("aeo.cli.workers:workers", "List workers; weigh, pause, drain, remove them."),
+    "secrets": ("aeo.cli.secrets:secrets", "List, set, remove secrets that trials get."),
     "limits": ("aeo.cli.limits:limits", "List, set, clear limits of model providers."),
 }
 

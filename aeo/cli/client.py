@@ -15,7 +15,7 @@ import httpx
 
 from aeo.config import from_environment
 from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, NotFound, Problem, Refused, Unavailable
-from aeo.core.names import check_name
+from aeo.core.names import check_name, check_variable
 
 #: One JSON object of the API.
 Body = Mapping[str, Any]
@@ -130,6 +130,22 @@ class Client:
     def remove_worker(self, worker: str, *, force: bool = False) -> Body:
         """Forget a worker; ``force``: also one that is alive and busy."""
         return self._call("DELETE", _worker(worker), query={"force": "true"} if force else {})
+
+    def secrets(self) -> Body:
+        """The secrets, without their values."""
+        return self._call("GET", "/api/secrets")
+
+    def set_secret(self, name: str, value: str) -> Body:
+        """Set a secret."""
+        return self._call("PUT", _secret(name), body={"value": value})
+
+    def remove_secret(self, name: str) -> Body:
+        """Remove a secret."""
+        return self._call("DELETE", _secret(name))
+
+    def rekey_secrets(self) -> Body:
+        """Encrypt all secrets with a new key."""
+        return self._call("POST", "/api/secrets/rekey")
 
     def users(self) -> Body:
         """The named users."""
@@ -299,6 +315,10 @@ def _path(id: str, rest: str = "") -> str:
 
 def _worker(id: str, rest: str = "") -> str:
     return f"/api/workers/{quote(check_name(id, 'worker id'), safe='')}{rest}"
+
+
+def _secret(name: str) -> str:
+    return f"/api/secrets/{quote(check_variable(name, field='NAME'), safe='')}"
 
 
 def _user(name: str, rest: str = "") -> str:

@@ -34,7 +34,7 @@ Examples:
 
 `aeo controller` runs this, `aeo control` and a broker together."""
 )
-@settings((*_WEB, "flower_url", "secret_names"), _TEXTS)
+@settings((*_WEB, "flower_url", "secret_names", "secrets_key_file"), _TEXTS)
 @click.pass_context
 def web(ctx: click.Context, /, **flags: str | None) -> None:
     """Run the web process alone: pages and API, until Ctrl-C or SIGTERM."""
@@ -52,7 +52,7 @@ Examples:
 
 One on a shared root: a second one ends at once."""
 )
-@settings((*_SHARED, *_TIMES, *_BREAKERS, "secret_names"), _TEXTS)
+@settings((*_SHARED, *_TIMES, *_BREAKERS, "secret_names", "secrets_key_file"), _TEXTS)
 @click.pass_context
 def control(ctx: click.Context, /, **flags: str | None) -> None:
     """Run the control process alone: commits, merges, repairs, until Ctrl-C or SIGTERM."""

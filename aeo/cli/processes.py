@@ -55,6 +55,8 @@ _HELP: Mapping[str, str] = {
     "flower_url": "Address of a Flower, linked to from the workers' page.",
     "viewer_url": "Address of a viewer of job folders, linked to from evaluations; {job} in it is the job's name.",
     "secret_names": "Variables, comma-separated, whose values are taken out of all that is committed and shown.",
+    "secrets_key_file": "The key of `aeo secrets`, outside of the shared root (default: ~/.config/aeo/secrets.key).",
+    "tell_secrets": "Which of its keys a worker says it has, by name, never by value; -: none [default: *].",
     "notify_url": "A webhook that is told what finished, what was paused, which worker was lost.",
     "notify_email": "Addresses, comma-separated, that get the same by e-mail.",
     "notify_from": "The sender of e-mails (default: aeo at this machine's name).",
@@ -87,6 +89,7 @@ _CONTROLLER = (
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
     *("breaker_share", "max_body", "max_asset_mb", "viewer_url", "flower_url", "secret_names", "notify_url"),
     "notify_email",
+    "secrets_key_file",
     *("notify_from", "smtp_url", "log_format"),
 )
 _WORKER = (
@@ -94,7 +97,7 @@ _WORKER = (
     *("overcommit", "max_starting"),
     *("auth_token", "broker_url", "transfer_url", "transfer_password", "stop_seconds", "max_file_mb"),
     *("clean_above", "clean_days"),
-    *("secret_names", "log_format"),
+    *("secret_names", "tell_secrets", "log_format"),
 )
 _UP = ("host", "port", "shared_root", "jobs_dir", "auth_token", "slots", "poll_interval")
 

@@ -55,6 +55,13 @@ _PLACING = (
     ),
     click.option("--priority", type=int, help="Higher runs first (default 0)."),
     click.option(
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="NAME",
+        help="A secret that trials get, see `aeo secrets`. Repeatable.",
+    ),
+    click.option(
         "--max-requeues",
         type=click.IntRange(0),
         help="Runs repeated for each trial lost to infrastructure (default 2).",
@@ -91,8 +98,8 @@ def submit(file: str, wait: bool, only_check: bool, as_json: bool, workers: str 
     """Submit the evaluation in FILE (`-` is standard input).
 
     FILE is a job configuration exactly as `harbor run -c` takes it, or the same beside our own keys: executor, name,
-    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues, stop_when. Relative paths in it
-    start from the current folder.
+    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues, secrets, stop_when. Relative
+    paths in it start from the current folder.
     """
     submission = {
         "text": read(file),
@@ -195,7 +202,8 @@ def _options(workers: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     if workers is not None:
         given["workers"] = [part.strip() for part in workers.split(",") if part.strip()]
     rule = dict(_pair(text) for text in given.pop("stop_when", ()))
-    return given | ({"stop_when": rule} if rule else {})
+    named = list(given.pop("secrets", ()))
+    return given | ({"stop_when": rule} if rule else {}) | ({"secrets": named} if named else {})
 
 
 def _pair(text: str) -> tuple[str, str]:

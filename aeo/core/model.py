@@ -152,6 +152,8 @@ class Spec:
     max_requeues: int = 2
     #: None: it runs to its end.
     stop_when: StopRule | None = None
+    #: Names of the variables its trials' processes get, see `aeo.secrets`; never their values.
+    secrets: tuple[str, ...] = ()
     #: The executor's own; the platform never looks inside.
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -340,6 +342,8 @@ class WorkerInfo:
     executors: Mapping[str, str] = field(default_factory=dict)
     #: The AEO version.
     version: str = ""
+    #: Names of the secrets that stand in its environment, as far as its operator lets it tell them.
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

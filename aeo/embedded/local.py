@@ -66,6 +66,7 @@ class Controller:
             # None of a worker's business.
             notify_url="",
             smtp_url=Config.smtp_url,
+            secrets_key_file=None,
         )
         self.crew.start(
             Part(name=_PREFIX + id, role="worker", config=config, patience=None, output=self.output(f"worker.{id}"))

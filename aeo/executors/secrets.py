@@ -7,11 +7,16 @@ the workers.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from aeo.executors import Wanted
 
 #: A reference without a default, as that would be the secret; an empty one is none.
 _REFERENCE = r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-)?\}"
 #: ``${TOKEN}``, ``Bearer ${TOKEN}``, ``Token ${ID}:${SECRET}``: all that Harbor takes as well.
 _ONLY_REFERENCES = re.compile(rf"\s*(?:[A-Za-z]+\s+)?{_REFERENCE}(?:[\s:-]*{_REFERENCE})*\s*")
+_NAMED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: Words that make a name secret. TOKENS counts things, and so does what is beside N, MAX, MIN...
 _SECRET_WORDS = frozenset(
     {
@@ -56,6 +61,21 @@ _SECRET_LAST = frozenset({"PASS", "PWD", "PAT"})
 #: Digits of a number that may be a secret.
 _DIGITS = 6
 _FLAGS = frozenset({"", "true", "false", "yes", "no", "0", "1", "none", "null"})
+
+
+def references(places: Iterable[tuple[str, Any]]) -> Iterator[Wanted]:
+    """The secrets that environments refer to without a default, each once; by name or as ``NAME=value``.
+
+    What does not look like a secret by its name is an ordinary variable of the workers.
+    """
+    seen: set[str] = set()
+    for place, environment in places:
+        values = environment.values() if isinstance(environment, Mapping) else environment
+        for value in values if isinstance(values, Iterable) and not isinstance(values, str) else ():
+            for name in _NAMED.findall(value) if isinstance(value, str) else ():
+                if name not in seen and names_secret(name) and not name.startswith("AEO_"):
+                    seen.add(name)
+                    yield Wanted(any_of=(name,), by=place, required=True)
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from hmac import compare_digest
 
 from aeo.codec import dumps, loads
 from aeo.core.choose import PATIENCE_SECONDS, Answer
@@ -245,6 +246,19 @@ def states_of(db: Db, evaluation: str, names: Sequence[str]) -> Mapping[str, Tri
 def claims(db: Db, evaluation: str) -> Mapping[str, Claim]:
     """The claims of the trials that run or are pushed, by trial."""
     return {name: _claim(text) for name, text in db.client.hgetall(key("claims", evaluation)).items()}
+
+
+def holds(db: Db, evaluation: str, trial: str, *, worker: str, token: str) -> bool:
+    """Whether this worker runs this trial now, under this token and with a lease that has not ended."""
+    with db.client.pipeline(transaction=True) as pipe:
+        pipe.hget(key("claims", evaluation), trial)
+        pipe.hget(key("trials", evaluation), trial)
+        pipe.zscore(key("leases", evaluation), trial)
+        text, found, end = pipe.execute()
+    if not text or found != TrialState.RUNNING.value or end is None or now(db).timestamp() * 1000 >= float(end):
+        return False
+    held = _claim(text)
+    return held.worker == worker and compare_digest(held.token.encode(), token.encode())
 
 
 def state(db: Db, evaluation: str, trial: str) -> TrialState:

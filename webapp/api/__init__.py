@@ -15,6 +15,7 @@ from webapp.api import (
     limits,
     plans,
     reruns,
+    secrets,
     trials,
     users,
     workers,
@@ -36,6 +37,7 @@ def register(app: APIFlask) -> None:
         plans,
         reruns,
         users,
+        secrets,
     ):
         app.register_blueprint(module.bp, url_prefix="/api")
     document.register(app)

@@ -74,6 +74,7 @@ class WorkerIn(In):
         {}, max_length=50, description="Executor name to version."
     )
     version: str = Field("", max_length=100)
+    variables: list[Name] = Field([], max_length=500, description="Names of secrets in its environment, no values.")
 
 
 class WeightIn(In):

@@ -15,12 +15,13 @@ from flask import Blueprint, Response, flash, make_response, redirect, render_te
 from flask_babel import gettext as _
 from werkzeug.wrappers import Response as AnyResponse
 
-from aeo import charts, evaluations, progress, records, redaction, summaries
+from aeo import charts, evaluations, progress, records, summaries
 from aeo.codec import encode
 from aeo.core.errors import Conflict
 from aeo.core.model import Outcome, Spec
 from aeo.core.names import check_name
 from aeo.progress import EvaluationDetail
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import connection
 from aeo.store import evaluations as store
@@ -134,7 +135,7 @@ def _about(site: Site, status: EvaluationStatus, parts: Mapping[str, Any]) -> di
 def _configuration(site: Site, spec: Spec) -> str:
     header = {key: encode(getattr(spec, key)) for key in HEADER}
     text = yaml.safe_dump({**header, **encode(spec.config)}, sort_keys=False, allow_unicode=True, width=100)
-    return redaction.known(site.config.secret_names).text(text)
+    return hiding.redactor(site).text(text)
 
 
 def _viewer(site: Site, status: EvaluationStatus) -> str:

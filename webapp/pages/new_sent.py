@@ -75,7 +75,10 @@ def draft(sent: MultiDict[str, str]) -> Draft:
         ),
         **{
             key: sent.get(key, "").strip()
-            for key in ("name", "per_worker_concurrency", "priority", "agent_timeout_multiplier", "max_requeues")
+            for key in (
+                *("name", "per_worker_concurrency", "priority", "agent_timeout_multiplier", "max_requeues"),
+                "secrets",
+            )
         },
     )
 

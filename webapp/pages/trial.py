@@ -11,7 +11,7 @@ from urllib.parse import quote
 from flask import Blueprint, Response, make_response, render_template, request, url_for
 from flask_babel import gettext as _
 
-from aeo import artifacts, executors, progress, redaction, summaries
+from aeo import artifacts, executors, progress, summaries
 from aeo.artifacts import Entry, Listing, Place, report, runs, tail, trajectory, windows
 from aeo.artifacts.runs import Run
 from aeo.core.errors import InputError, NotFound
@@ -20,6 +20,7 @@ from aeo.core.names import check_name
 from aeo.executors import views
 from aeo.executors.views import Part, TrialFiles
 from aeo.progress import Placed
+from aeo.secrets import hiding
 from aeo.site import Site
 from aeo.store import connection, trials, watched
 from aeo.store.evaluations import EvaluationStatus
@@ -135,7 +136,7 @@ def _head(look: Look) -> dict[str, Any]:
         "elapsed": (connection.now(look.site.db) - running.started_at).total_seconds() if running else None,
         "phases": _gantt(line.phases, line.seconds),
         "phase_names": kinds.phases(),
-        "message": redaction.known(look.site.config.secret_names).text(line.error_message),
+        "message": hiding.redactor(look.site).text(line.error_message),
         "here": look.here,
         "part": request.args.get("part", ""),
     }

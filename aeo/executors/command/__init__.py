@@ -6,17 +6,18 @@ described in `aeo.executors.command.tasks`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from aeo import codec
 from aeo.core.model import Evaluation, Needs, Plan, Spec
-from aeo.executors import Executor, Session, SubmittedFile, folder, result
+from aeo.executors import Executor, Session, SubmittedFile, Wanted, folder, result
 from aeo.executors.command import session, tasks
 from aeo.executors.command.datasets import CommandDatasets
 from aeo.executors.flat_form import N_, FlatForm
 from aeo.executors.forms import Field
+from aeo.executors.secrets import references
 
 #: Seconds beyond a task's own time-out until the platform's deadline.
 _MARGIN_SECONDS = 60.0
@@ -58,6 +59,20 @@ class Command:
             for task in read.tasks
         ]
         return folder.plan(planned, labels=read.labels, attempts=read.attempts)
+
+    def wanted(self, spec: Spec, plan: Plan | None) -> Iterator[Wanted]:
+        """The secrets that tasks refer to, as ``${NAME}``."""
+        tasks_of = spec.config.get("tasks")
+        places = [("env", spec.config.get("env"))]
+        places += [
+            (f"tasks[{index}].env", task.get("env"))
+            for index, task in enumerate(tasks_of if isinstance(tasks_of, (list, tuple)) else ())
+            if isinstance(task, Mapping)
+        ]
+        if plan is not None:
+            # Those of a file of tasks, too.
+            places += [(f"task {trial.task}", trial.payload["task"].get("env")) for trial in plan.trials]
+        yield from references(places)
 
     def open(self, evaluation: Evaluation, workdir: Path) -> Session:
         return session.CommandSession(evaluation, workdir)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from uuid import uuid4
@@ -64,9 +64,9 @@ class _Place:
 
     workdir: Path
     cwd: Path
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     #: Variable to value, to be kept out of the trial folder.
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
     #: The command's own files in the trial folder.
     output: Path
 
@@ -134,15 +134,16 @@ class CommandSession:
         output = context.trial_dir / "agent" / "command-0"
         output.mkdir(parents=True)
         names = {name for value in task.env.values() for name in REFERENCE.findall(value)}
-        missing = sorted(name for name in names if name not in os.environ)
+        known = {**{name: os.environ[name] for name in names if name in os.environ}, **context.environment}
+        missing = sorted(names - known.keys())
         if missing:
             raise NotStarted("VariableMissingError", f"Not set in this worker's environment: {', '.join(missing)}.")
-        own = {name: REFERENCE.sub(lambda match: os.environ[match[1]], value) for name, value in task.env.items()}
+        own = {name: REFERENCE.sub(lambda match: known[match[1]], value) for name, value in task.env.items()}
         return _Place(
             workdir=workdir,
             cwd=cwd,
-            env={**_inherited(), **own, **self._variables(trial, context, workdir)},
-            secrets={name: os.environ[name] for name in names},
+            env={**_inherited(), **context.environment, **own, **self._variables(trial, context, workdir)},
+            secrets={name: known[name] for name in {*names, *context.environment}},
             output=output,
         )
 

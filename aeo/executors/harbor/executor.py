@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialSummary
-from aeo.executors import Command, JobProgress, SubmittedFile, TrialContext
-from aeo.executors.harbor import failure, form, job, leftovers, planning, program, summary
+from aeo.executors import Command, JobProgress, SubmittedFile, TrialContext, Wanted
+from aeo.executors.harbor import failure, form, job, leftovers, planning, program, secrets, summary
 from aeo.executors.harbor import views as trial_views
 from aeo.executors.harbor.assets import HarborAssets
 from aeo.executors.harbor.care import HarborCare
@@ -43,6 +43,10 @@ class HarborExecutor:
     def plan(self, spec: Spec, file: SubmittedFile) -> Plan:
         """Resolve a Harbor job configuration into trials with Harbor's own planner."""
         return planning.plan(spec, file)
+
+    def wanted(self, spec: Spec, plan: Plan | None) -> Iterator[Wanted]:
+        """What ``env`` and headers refer to, and the key that Harbor looks for by an agent's model."""
+        return secrets.wanted(spec.config, plan.header if plan else {})
 
     def open(self, evaluation: Evaluation, workdir: Path) -> HarborSession:
         """Open a session; its driver is being started while the first trial is claimed and its task is fetched."""

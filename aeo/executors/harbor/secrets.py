@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aeo.executors.secrets import has_key, is_secret, is_secret_number
+from aeo.executors import Wanted, source
+from aeo.executors.secrets import has_key, is_secret, is_secret_number, references
 
 #: What people fill with values of their own: there a name says what the value is.
 _FREE = ("kwargs", "env", "headers")
@@ -24,6 +25,28 @@ class Found:
 def find(config: Mapping[str, Any]) -> list[Found]:
     """Every place in ``config`` that holds a secret as it is, in the order of the configuration."""
     return list(_walk(config, (), checks_names=False))
+
+
+def wanted(config: Mapping[str, Any], header: Mapping[str, Any]) -> Iterator[Wanted]:
+    """The secrets that trials will look for."""
+    yield from references(_environments(config, ()))
+    agents = (header.get("config") or {}).get("agents") or ()
+    for agent, names in zip(agents, header.get("keys") or (), strict=False):
+        # One that has it by another way: its own environment, or a file.
+        if names and not set(names) & set(agent.get("env") or ()):
+            name = agent.get("name") or agent.get("import_path")
+            model = f" with {agent['model_name']}" if agent.get("model_name") else ""
+            yield Wanted(any_of=tuple(names), by=f"The agent {name}{model}")
+
+
+def _environments(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, Any]]:
+    """Every place where Harbor resolves ``${NAME}``."""
+    listed = enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, item in value.items() if isinstance(value, Mapping) else listed:
+        if key in ("env", "headers"):
+            yield source.dotted((*path, key)), item
+        else:
+            yield from _environments(item, (*path, key))
 
 
 def _walk(value: Any, path: tuple[str | int, ...], *, checks_names: bool) -> Iterator[Found]:

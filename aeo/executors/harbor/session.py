@@ -101,6 +101,8 @@ class HarborSession:
             "trial_dir": str(context.trial_dir),
             "final_dir": context.final_dir,
             "started_at": datetime.now(timezone.utc).isoformat(),
+            # By the pipe: what a process is started with can be looked at from outside, and stays when it changes.
+            "environment": dict(context.environment),
         }
 
     def _started(self) -> subprocess.Popen[bytes]:

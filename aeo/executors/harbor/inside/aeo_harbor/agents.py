@@ -19,6 +19,21 @@ def check(agent: AgentConfig) -> None:
     AgentFactory.get_agent_class_from_config(agent)
 
 
+def keys(agent: AgentConfig) -> list[str]:
+    """Names of the variables in which Harbor looks for the agent's key of its model; empty where it needs none.
+
+    Only told: whatever goes wrong here is told by who runs the trial.
+    """
+    # What its environment refers to is not set here.
+    plain = agent.model_copy(update={"env": {}})
+    try:
+        from harbor.agents.agent_auth_resolution import resolve_agent_model_connection
+
+        return list(resolve_agent_model_connection(plain).api_key_candidate_names)
+    except Exception:
+        return []
+
+
 def info(agent: AgentConfig) -> dict[str, Any]:
     """`_info`, once for each agent."""
     return _info(agent.name, agent.import_path, agent.model_name, agent.skip_model_parsing)

@@ -63,6 +63,7 @@ def plan(request: Mapping[str, Any]) -> dict[str, Any]:
             "agents": templates,
             "metrics": {name: [_metric(item) for item in metrics] for name, metrics in resolved.metrics.items()},
             "files": paths.pack(resolved.config),
+            "keys": [agents.keys(agent) for agent in resolved.config.agents],
         },
     }
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,40 @@ async def serve(requests: int, say: Say) -> None:
         if request["verb"] == "header":
             header = request["header"]
         elif request["verb"] == "run":
-            current = asyncio.create_task(_run(header, request, say))
+            current = asyncio.create_task(_run_with_variables(header, request, say))
         else:
             stop()
     stop()
     if current is not None:
         await asyncio.wait([current], timeout=_LAST_SECONDS)
+
+
+async def _run_with_variables(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) -> None:
+    with _given(request["environment"]):
+        await _run(header, request, say)
+
+
+@contextlib.contextmanager
+def _given(environment: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables while a trial runs; the next one may get others, or none."""
+    if _given_last != [environment]:
+        # What Harbor checked of an agent may be another thing now.
+        _checked.clear()
+        _given_last[:] = [environment]
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+#: What the last trial was given.
+_given_last: list[Mapping[str, str]] = []
 
 
 async def _run(header: Mapping[str, Any], request: Mapping[str, Any], say: Say) -> None:
