@@ -1,8 +1,8 @@
 """Who gets which trial: weights, shares, batches. Pure and deterministic.
 
-Shares are counts by weight, rounded by largest remainder (Hamilton's method, 1792). Within the counts, trials are
-dealt longest first to the worker that would have least to do per weight (LPT, Graham 1969), so that shares even out in
-seconds as well as in number. A share is only where trials start: a batch that is done helps the one with most left.
+Shares are counts by weight and speed, rounded by largest remainder (Hamilton's method, 1792). Within the counts, trials
+are dealt longest first to the worker where they would end soonest (LPT, Graham 1969; on workers of different speeds:
+Gonzalez, Ibarra and Sahni 1977), so that shares even out in seconds as well as in number. A share is only where trials start: a batch that is done helps the one with most left.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class Offer:
     capacity: Capacity
     #: A person's weight for this worker; None means by capacity, 0 means no share.
     weight: float | None = None
+    #: 0.5 takes twice as long as usual.
+    speed: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +87,17 @@ def allot(trials: Sequence[PlannedTrial], offers: Sequence[Offer], limit: int | 
     unfit = {worker: names for worker, names in unfit.items() if names}
     batches = {offer.worker: concurrency(_held(trials, unfit, offer), offer.capacity, limit) for offer in offers}
     weights = {
-        offer.worker: float(batches[offer.worker] if offer.weight is None else offer.weight)
+        offer.worker: float(batches[offer.worker] if offer.weight is None else offer.weight) * offer.speed
         for offer in offers
         if batches[offer.worker] and offer.weight != 0
     }
+    alike = len({offer.speed for offer in offers if offer.worker in weights}) <= 1
     homes = {
         name: [worker for worker in weights if name not in unfit.get(worker, ())]
         for name in frozenset().union(*unfit.values())
     }
     homeless = {name for name, workers in homes.items() if not workers} if weights else {t.name for t in trials}
-    shares = _deal([trial for trial in trials if trial.name not in homeless], homes, weights)
+    shares = _deal([trial for trial in trials if trial.name not in homeless], homes, weights, {} if alike else batches)
     return Allotment(
         shares={worker: _split(shares[worker], batches[worker]) for worker in weights},
         unfit=unfit,
@@ -112,35 +115,65 @@ def _longest_first(trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
 
 
 def _deal(
-    trials: Sequence[PlannedTrial], homes: Mapping[str, list[str]], weights: Mapping[str, float]
+    trials: Sequence[PlannedTrial],
+    homes: Mapping[str, list[str]],
+    weights: Mapping[str, float],
+    slots: Mapping[str, int],
 ) -> dict[str, list[PlannedTrial]]:
-    """Deal to the weighted; ``homes`` names the only places of the trials that cannot go everywhere."""
+    """Deal to the weighted; ``homes`` names the only places of the trials that cannot go everywhere.
+
+    ``slots``: of each worker, where they are of different speeds: then a trial's end counts, and not what is before it.
+    """
     quota = largest_remainder(len(trials), weights)
     shares: dict[str, list[PlannedTrial]] = {worker: [] for worker in weights}
     load = dict.fromkeys(weights, 0.0)
+    free = {worker: [0.0] * slots[worker] for worker in weights if slots}
+    #: Seconds by which one second of a trial takes a slot.
+    slowness = {worker: slots[worker] / weights[worker] for worker in free}
 
     def give(trial: PlannedTrial, worker: str) -> None:
         quota[worker] -= 1
-        load[worker] += max(trial.estimated_seconds, 1e-6) / weights[worker]
+        seconds = max(trial.estimated_seconds, 1e-6)
+        if free:
+            heapq.heapreplace(free[worker], free[worker][0] + seconds * slowness[worker])
+            load[worker] = free[worker][0]
+        else:
+            load[worker] += seconds / weights[worker]
         shares[worker].append(trial)
+
+    def end(worker: str, trial: PlannedTrial) -> float:
+        return load[worker] + trial.estimated_seconds * slowness.get(worker, 0.0)
 
     # The choosy first, while their few homes still have room; over quota rather than nowhere.
     choosy = [trial for trial in trials if trial.name in homes]
     for trial in sorted(choosy, key=lambda t: (len(homes[t.name]), -t.estimated_seconds)):
-        give(trial, min(homes[trial.name], key=lambda worker: (quota[worker] <= 0, load[worker])))
-    heap = [(load[worker], order, worker) for order, worker in enumerate(weights)]
-    heapq.heapify(heap)
+        give(trial, min(homes[trial.name], key=lambda worker: (quota[worker] <= 0, end(worker, trial))))
+    # Of workers of one speed any trial ends soonest where the load is least.
+    heaps: dict[float, list[tuple[float, int, str]]] = {}
+    for order, worker in enumerate(weights):
+        heaps.setdefault(slowness.get(worker, 0.0), []).append((load[worker], order, worker))
+    for heap in heaps.values():
+        heapq.heapify(heap)
     for trial in _longest_first([trial for trial in trials if trial.name not in homes]):
-        while quota[heap[0][2]] <= 0 and len(heap) > 1:
-            heapq.heappop(heap)
+        _drop_full(heaps, quota)
+        heap = min(heaps.values(), key=lambda one: (end(one[0][2], trial), one[0][1]))
         _, order, worker = heap[0]
         give(trial, worker)
         heapq.heapreplace(heap, (load[worker], order, worker))
     return shares
 
 
+def _drop_full(heaps: dict[float, list[tuple[float, int, str]]], quota: Mapping[str, int]) -> None:
+    """Take out the next of each speed while its quota is full; somebody stays."""
+    for speed, heap in list(heaps.items()):
+        while heap and quota[heap[0][2]] <= 0 and (len(heap) > 1 or len(heaps) > 1):
+            heapq.heappop(heap)
+        if not heap:
+            del heaps[speed]
+
+
 def _split(trials: Sequence[PlannedTrial], count: int) -> tuple[tuple[str, ...], ...]:
     """Deal one worker's share over its batches, evenly in number and seconds, each longest first."""
     slots = {str(slot): 1.0 for slot in range(count)}
-    dealt = _deal(trials, {}, slots)
+    dealt = _deal(trials, {}, slots, {})
     return tuple(tuple(trial.name for trial in _longest_first(dealt[slot])) for slot in slots)

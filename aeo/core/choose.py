@@ -7,6 +7,8 @@ The store's ``claim.lua`` makes the same choice in one step; tests hold the two 
   run there declared. One that does not fit is passed over, for `Pool.patience` seconds at most: from then on its worker
   starts nothing that would keep it from fitting.
 - Under a key of a model provider no more trials run, and start in a minute, than its limit says.
+- Where workers are of different speeds, a slow slot leaves a trial to faster ones that it would end after everything else
+  (see `aeo.core.leave`).
 - At the end of a trial a batch gives its slot to an evaluation that waits for one here: one of a higher priority, or of
   the same that has fewer of this worker's slots. A batch that has to wait itself gives its slot to any that could run.
 """
@@ -16,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
+from aeo.core.leave import Leave, is_slow
 from aeo.core.model import Capacity, Needs
 from aeo.core.pool import Job, Kind, Limit, Place, Pool, Room, Waiting
 
@@ -51,6 +55,8 @@ class Choice:
     trial: str = ""
     #: What the worker passed over, as it is after the choice.
     room: Room | None = None
+    #: With `Answer.WAIT` and `Answer.TURN`: it left trials to faster slots.
+    leaves: bool = False
 
 
 def covers(key: str, model: str) -> bool:
@@ -91,7 +97,8 @@ def choose(pool: Pool, evaluation: str, batch: str) -> Choice:
     room = view.after(trial, passed or view.passed_for_others())
     if trial:
         return Choice(answer=Answer.CLAIM, trial=trial, room=room)
-    return Choice(answer=Answer.TURN if started and view.has_heir() else Answer.WAIT, room=room)
+    answer = Answer.TURN if started and view.has_heir() else Answer.WAIT
+    return Choice(answer=answer, room=room, leaves=view.leave.left)
 
 
 def gives_way(pool: Pool, evaluation: str, batch: str) -> bool:
@@ -118,6 +125,7 @@ class _View:
         used = [amounts(kind.needs) for seat, kind in self.place.loads.items() if seat != (evaluation, batch)]
         self.used = tuple(sum(column) for column in zip(*used, strict=True)) or (0, 0, 0)
         self.room = self.place.room if self._stands(self.place.room) else None
+        self.leave = Leave(self.job, batch, pool.now)
         self.shuns = any(
             other.state == "started" and other.worker != self.worker and pool.places.get(other.worker, Place()).takes
             for other in self.job.seats.values()
@@ -153,7 +161,7 @@ class _View:
             if verdict == "later":
                 blocked = blocked or bool(queue)
                 continue
-            first, shunned = self._first(queue)
+            first, shunned = self._first(queue, kind)
             blocked = blocked or shunned or (verdict == "tight" and bool(queue))
             if first is None:
                 continue
@@ -166,14 +174,15 @@ class _View:
             passed = Room(evaluation=self.evaluation, trial=tight[0].trial, kind=tight[1], since=self.pool.now)
         return best.trial if best else "", blocked, passed
 
-    def _first(self, queue: Sequence[Waiting]) -> tuple[Waiting | None, bool]:
+    def _first(self, queue: Sequence[Waiting], kind: str) -> tuple[Waiting | None, bool]:
         """The first that this worker may run, and whether one was left out that it may run later."""
         unfit: Set[str] = self.job.unfit.get(self.worker, frozenset())
-        shunned = False
-        for waiting in queue:
+        begin, longest = self.leave.begin(queue, kind)
+        shunned = begin > 0
+        for waiting in islice(queue, begin, None):
             if waiting.trial in unfit:
                 continue
-            if self._is_shunned(waiting.trial):
+            if waiting.seconds > longest or self._is_shunned(waiting.trial):
                 shunned = True
                 continue
             return waiting, shunned
@@ -260,7 +269,12 @@ class _View:
 
     def has_heir(self) -> bool:
         """Whether anybody who waits here could use the slot."""
-        return any(self._could_run(other) for other, _ in self._rivals())
+        return any(
+            self._could_run(other)
+            # Two that both leave what waits would give the slot to each other for ever.
+            and not (self.leave.left and is_slow(self.pool.jobs[other].pace, self.worker))
+            for other, _ in self._rivals()
+        )
 
     def _rivals(self) -> Iterator[tuple[str, float]]:
         """Other evaluations with trials and a batch that waits for a slot here, and since when it waits."""

@@ -23,6 +23,8 @@ class Waiting:
 
     trial: str
     place: float
+    #: Estimated.
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,29 @@ class Seat:
     since: float = 0.0
     #: When it gave its turn last.
     turned: float | None = None
+    #: Since when it leaves what waits to faster slots.
+    leaves: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A trial that runs."""
+
+    batch: str
+    worker: str
+    since: float
+    #: Estimated, on a worker of speed 1.
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast the workers of an evaluation are, where they differ."""
+
+    #: Of each that works on it.
+    speeds: Mapping[str, float]
+    #: Of all its slots together.
+    power: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +89,10 @@ class Job:
     unfit: Mapping[str, Set[str]] = field(default_factory=dict)
     #: Trial to the worker it failed on last, and when.
     avoid: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    #: None: its workers are alike, or nobody knows.
+    pace: Pace | None = None
+    #: What runs, by trial; looked at where there is a pace only.
+    running: Mapping[str, Run] = field(default_factory=dict)
 
     @property
     def waits(self) -> bool:

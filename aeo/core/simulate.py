@@ -18,7 +18,9 @@ from random import Random
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, covers, gives_way
 from aeo.core.model import Capacity, PlannedTrial
-from aeo.core.pool import Job, Kind, Limit, Place, Pool, Seat, Share, Waiting
+from aeo.core.leave import FASTER, PATIENT
+from aeo.core.pool import Job, Kind, Limit, Place, Pool, Run, Seat, Share, Waiting
+from aeo.core.speeds import pace
 
 #: What a machine of which only slots are known is taken to have.
 _PLENTY = 10**9
@@ -30,7 +32,7 @@ class Machine:
 
     name: str
     slots: int
-    #: 1 takes a trial as long as its seconds say, 2 half as long.
+    #: 1 takes a trial as long as its seconds say, 2 half as long. The policy knows it.
     speed: float = 1.0
     #: None: room for anything.
     capacity: Capacity | None = None
@@ -136,6 +138,7 @@ class _Entered:
     job: Job
     seats: dict[str, Seat]
     shares: dict[str, Share]
+    running: dict[str, Run]
     #: What waits, by batch and kind.
     queues: dict[str, dict[str, deque[Waiting]]]
     #: Trial to its plan, its batch and its kind.
@@ -155,6 +158,8 @@ class _Play:
     ) -> None:
         self.works = {work.id: work for work in works}
         self.machines = {machine.name: machine for machine in machines}
+        self.speeds = {machine.name: machine.speed for machine in machines if machine.weight != 0}
+        self.uneven = bool(self.speeds) and max(self.speeds.values()) >= FASTER * min(self.speeds.values())
         self.limits, self.overhead, self.patience = limits, overhead, patience
         self.now = 0.0
         self.entered: dict[str, _Entered] = {}
@@ -171,6 +176,8 @@ class _Play:
         self.queues: dict[str, list[tuple[float, int, str, str]]] = {name: [] for name in self.machines}
         #: Batches by machine that have a slot and nothing they may run now.
         self.idle: dict[str, deque[tuple[str, str]]] = {name: deque() for name in self.machines}
+        #: When a batch looks again that leaves trials to faster slots.
+        self.looks: dict[tuple[str, str], float] = {}
         self.numbers = count()
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.spans: list[Span] = []
@@ -195,7 +202,10 @@ class _Play:
         return {id: names for id, names in left.items() if names}
 
     def _submit(self, work: Work) -> None:
-        offers = [Offer(worker=one.name, capacity=one.holds, weight=one.weight) for one in self.machines.values()]
+        offers = [
+            Offer(worker=one.name, capacity=one.holds, weight=one.weight, speed=one.speed)
+            for one in self.machines.values()
+        ]
         self.entered[work.id] = entered = _enter(work, allot(work.trials, offers, work.limit), self.now)
         self.jobs[work.id] = entered.job
         for batch in entered.seats:
@@ -210,7 +220,7 @@ class _Play:
 
     def _look(self, worker: str | None = None) -> None:
         """Let those go on that wait: on one machine, or on all, as they do where a limit may have room again."""
-        for name in self.machines if worker is None or self.limits else (worker,):
+        for name in self.machines if worker is None or self.limits or self.uneven else (worker,):
             for _ in range(len(self.idle[name])):
                 self._ask(name, *self.idle[name].popleft())
             self._fill(name)
@@ -240,6 +250,8 @@ class _Play:
         )
 
     def _ask(self, worker: str, evaluation: str, batch: str) -> None:
+        if self.uneven:
+            self._note_pace(evaluation)
         choice = choose(self._pool(), evaluation, batch)
         if choice.room != self.places[worker].room:
             self.places[worker] = replace(self.places[worker], room=choice.room)
@@ -247,12 +259,39 @@ class _Play:
             self._start(worker, evaluation, batch, choice.trial)
         elif choice.answer is Answer.WAIT:
             self.idle[worker].append((evaluation, batch))
+            if choice.leaves:
+                self._leave(worker, evaluation, batch)
         else:
             self.free[worker] += 1
             if choice.answer is Answer.TURN:
                 self._turn(evaluation, batch)
             else:
                 self._seat(evaluation, batch, "ended")
+
+    def _note_pace(self, evaluation: str) -> None:
+        job = self.jobs[evaluation]
+        # Slots that other evaluations have are not for this one; those it may soon have are asked for at this moment.
+        slots = [seat.worker for seat in job.seats.values() if seat.state == "started" and seat.worker in self.speeds]
+        slots += [name for name, free in self.free.items() for _ in range(free) if name in self.speeds]
+        now = pace(slots, self.speeds)
+        if now != job.pace:
+            self.entered[evaluation].job = self.jobs[evaluation] = replace(job, pace=now)
+
+    def _leave(self, worker: str, evaluation: str, batch: str) -> None:
+        """A slot that leaves what waits asks again when it would take the shortest of it."""
+        entered = self.entered[evaluation]
+        seat = entered.seats[batch]
+        if seat.leaves is None:
+            seat = entered.seats[batch] = replace(seat, leaves=self.now)
+        assert seat.leaves is not None
+        shortest = min(
+            queue[-1].seconds for share in entered.shares.values() for queue in share.queues.values() if queue
+        )
+        speed, fastest = self.speeds[worker], max(self.speeds.values())
+        at = seat.leaves + PATIENT * (shortest / speed - shortest / fastest) + 1e-6
+        if at > self.now and self.looks.get((evaluation, batch)) != at:
+            self.looks[evaluation, batch] = at
+            self._at(at, partial(self._look, worker))
 
     def _turn(self, evaluation: str, batch: str) -> None:
         self._seat(evaluation, batch, "sent", turned=self.now)
@@ -261,7 +300,7 @@ class _Play:
     def _seat(self, evaluation: str, batch: str, state: str, *, turned: float | None = None) -> None:
         seats = self.entered[evaluation].seats
         turned = seats[batch].turned if turned is None else turned
-        seats[batch] = replace(seats[batch], state=state, since=self.now, turned=turned)
+        seats[batch] = replace(seats[batch], state=state, since=self.now, turned=turned, leaves=None)
 
     def _start(self, worker: str, evaluation: str, batch: str, name: str) -> None:
         entered = self.entered[evaluation]
@@ -273,12 +312,16 @@ class _Play:
         for key, limit in self.limits.items():
             if limit.per_minute and covers(key, entered.job.kinds[kind].model):
                 self.paced[key] = max(self.now, self.paced.get(key, 0.0)) + 60 / limit.per_minute
+        if self.uneven:
+            entered.running[name] = Run(batch=batch, worker=worker, since=self.now, seconds=trial.estimated_seconds)
+            entered.seats[batch] = replace(entered.seats[batch], leaves=None)
         lasts = self.works[evaluation].takes(trial) / self.machines[worker].speed + self.overhead
         span = Span(evaluation=evaluation, trial=name, worker=worker, start=self.now, end=self.now + lasts)
         self._at(span.end, partial(self._end, span, batch))
 
     def _end(self, span: Span, batch: str) -> None:
         del self.loads[span.worker][(span.evaluation, batch)]
+        self.entered[span.evaluation].running.pop(span.trial, None)
         self.spans.append(span)
         self._ask(span.worker, span.evaluation, batch)
         self._look(span.worker)
@@ -291,6 +334,7 @@ def _enter(work: Work, allotment: Allotment, now: float) -> _Entered:
     seats: dict[str, Seat] = {}
     shares: dict[str, Share] = {}
     queues: dict[str, dict[str, deque[Waiting]]] = {}
+    running: dict[str, Run] = {}
     for worker, batches in allotment.shares.items():
         for number, names in enumerate(batches):
             batch = f"{worker}/{number}"
@@ -299,7 +343,8 @@ def _enter(work: Work, allotment: Allotment, now: float) -> _Entered:
             for place, name in enumerate(names):
                 kind = Kind(needs=planned[name].needs, model=_model(planned[name]))
                 trials[name] = planned[name], batch, numbers.setdefault(kind, str(len(numbers)))
-                own.setdefault(numbers[kind], deque()).append(Waiting(trial=name, place=place))
+                waiting = Waiting(trial=name, place=place, seconds=planned[name].estimated_seconds)
+                own.setdefault(numbers[kind], deque()).append(waiting)
             queues[batch] = own
             if own:
                 shares[batch] = Share(seconds=sum(planned[name].estimated_seconds for name in names), queues=own)
@@ -310,8 +355,9 @@ def _enter(work: Work, allotment: Allotment, now: float) -> _Entered:
         shares=shares,
         seats=seats,
         unfit=allotment.unfit,
+        running=running,
     )
-    return _Entered(job=job, seats=seats, shares=shares, queues=queues, trials=trials)
+    return _Entered(job=job, seats=seats, shares=shares, running=running, queues=queues, trials=trials)
 
 
 def _leave(entered: _Entered, name: str) -> None:
