@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,7 +32,6 @@ REFUSED: Mapping[str, str] = {
 }
 #: Flags that mean less here, and why.
 NOTED: Mapping[str, str] = {
-    "--env-file": "its variables are not sent anywhere; set them in the workers' environment.",
     "--jobs-dir": "the controller keeps jobs in its own folder; see the job folder at the end.",
     "--n-concurrent": "how many trials run at once is set by the workers' slots and --per-worker-concurrency.",
 }
@@ -102,6 +102,10 @@ def resolve(args: Sequence[str]) -> tuple[dict[str, Any], str]:
     masked = tuple(_masked(config, ""))
     if masked:
         raise InputError(problems=masked)
+    env_file = _given(args, "--env-file")
+    if env_file:
+        # Read on the controller, as all that a configuration names.
+        config["env_file"] = str(Path(env_file).expanduser().absolute())
     return config, "\n".join(filter(None, (answer.out[:start].strip(), answer.err.strip())))
 
 
@@ -119,6 +123,17 @@ def answered(args: Sequence[str]) -> bool:
 def _flags(args: Sequence[str]) -> list[str]:
     flags = [arg.partition("=")[0] for arg in args if arg.startswith("--")]
     return flags + [arg[:2] for arg in args if arg[:1] == "-" and arg[:2] in _SHORT]
+
+
+def _given(args: Sequence[str], flag: str) -> str:
+    """The value of a flag, the last one where it stands twice; "" if it is not there."""
+    value = ""
+    for index, arg in enumerate(args):
+        if arg.startswith(f"{flag}="):
+            value = arg.partition("=")[2]
+        elif arg == flag:
+            value = "".join(args[index + 1 : index + 2])
+    return value
 
 
 def _check_flags(args: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aeo.core.model import Plan, PlannedTrial, Spec
+from aeo.core.model import Asset, Plan, PlannedTrial, Spec
 from aeo.core.rerun import differences
 from aeo.executors import load
 from aeo.executors.carrying import carrier_of
@@ -58,3 +58,25 @@ def test_a_command_is_also_its_time_out() -> None:
     assert one == {"task": {"argv": ["true"]}, "agent_timeout_multiplier": 1.0}
     assert identity("command", Spec(executor="command", name="x", agent_timeout_multiplier=2.0), plan) != one
     assert "agent_timeout_multiplier" not in identity("sleep", Spec(executor="sleep", name="x"), plan)
+
+
+def test_the_content_of_what_a_configuration_names_is_and_secrets_are_not() -> None:
+    def mounted(path: str, digest: str, secret: str = "s") -> Mapping[str, Any]:
+        mount = {"type": "bind", "source": path, "target": "/in"}
+        config = {
+            **CONFIG,
+            "agent": {"name": "codex", "kwargs": {"config": f"{path}/c"}},
+            "environment": {"mounts": [mount]},
+        }
+        plan = Plan(
+            trials=(PlannedTrial(name="x__1", task="t", payload={"agent": 0, "config": {}, "lock": {}}),),
+            header={"agents": [{"config": config, "lock": {}}], "files": {}},
+            assets=(
+                Asset(path=path, digest=digest, name="d"),
+                Asset(path="/keys.env", digest=secret, name="keys.env", private=True),
+            ),
+        )
+        return identity("harbor", Spec(executor="harbor", name="x"), plan)
+
+    assert mounted("/data", "d1") == mounted("/moved", "d1", secret="another")
+    assert mounted("/data", "d1") != mounted("/data", "d2")

@@ -136,9 +136,18 @@ def test_run_refuses_flags_that_would_be_lost(aeo: Any, fake: FakeController, fl
 
 @pytest.mark.usefixtures("harbor")
 def test_run_notes_flags_that_mean_less(aeo: Any) -> None:
-    result = aeo("run", "--env-file", ".env", "-o", "there", "-n4")
-    for flag in ("--env-file", "--jobs-dir", "--n-concurrent"):
+    result = aeo("run", "-o", "there", "-n4")
+    for flag in ("--jobs-dir", "--n-concurrent"):
         assert f"Warning: {flag}: " in result.stderr
+
+
+@pytest.mark.usefixtures("harbor")
+@pytest.mark.parametrize(
+    "flags", [("--env-file", "my.env"), ("--env-file=my.env",), ("--env-file=x", "--env-file", "my.env")]
+)
+def test_run_hands_the_path_of_an_env_file_on(aeo: Any, fake: FakeController, flags: tuple[str, ...]) -> None:
+    aeo("run", *flags, "--no-wait")
+    assert fake.requests[0].body["config"]["env_file"] == str(Path.cwd() / "my.env")
 
 
 @pytest.mark.usefixtures("harbor")

@@ -10,6 +10,7 @@ from typing import Any
 
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec
 from aeo.executors.harbor import trial_files
+from aeo.executors.harbor.assets import HarborAssets
 from aeo.executors.harbor.failure import task_id
 from aeo.executors.harbor.summary import SIZE_LIMIT
 from aeo.executors.result import read_json, trial_id, write_json
@@ -26,9 +27,11 @@ class HarborCarrier:
     def identities(self, spec: Spec, plan: Plan) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         """The trials' configurations, with each file they name as a digest of its content."""
         digests = {path: _digest(content) for path, content in plan.header["files"].items()}
+        # What holds secrets may be another one and measure the same.
+        places = {asset.path: f"sha256:{asset.digest}" for asset in plan.assets if not asset.private}
         for trial in plan.trials:
             config = trial_files.config(plan.header, trial, "")
-            kept = {key: value for key, value in config.items() if key not in _NAMES}
+            kept = HarborAssets().placed({key: value for key, value in config.items() if key not in _NAMES}, places)
             agent = {key: value for key, value in kept["agent"].items() if key not in _LIMITS}
             yield _by_content({**kept, "agent": agent}, digests)
 
