@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aeo import drafts, evaluations, executors, records, redaction, submission
+from aeo import assets, drafts, evaluations, executors, records, redaction, submission
 from aeo.core import rerun as core
 from aeo.core.errors import AeoError, Conflict, InputError, Unavailable
 from aeo.core.model import Evaluation, Plan, PlannedTrial, Spec, TrialRow
@@ -203,6 +203,8 @@ def _reads(executor: Executor, trial: PlannedTrial, folder: Path) -> bool:
 def _warnings(earlier: Earlier, match: Match, plan: Plan) -> Iterator[str]:
     total, before = len(plan.trials), earlier.evaluation.plan.version
     yield f"{len(match.carried)} of {_trials(total)} keep the result from {earlier.called}."
+    for path in assets.changed(earlier.evaluation.plan, plan):
+        yield f"{path} was read again, and is not what it was in {earlier.called}."
     reasons = Counter(match.run.values()).most_common()
     for reason, count in reasons[:_REASONS]:
         yield f"{_trials(count)} to run: {reason}."
