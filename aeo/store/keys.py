@@ -62,6 +62,10 @@ TEMPLATES: Mapping[str, str] = {
     "kind": "aeo:e:%s:kind",
     "kind_left": "aeo:e:%s:kind_left",
     "queue": "aeo:e:%s:queue:%s:%s",
+    #: Hashes, only where its workers are of different speeds: worker to its speed in thousandths, " power" to that of all
+    #: slots together, " fastest" to the highest; batch to since when (ms) it leaves what waits to faster ones.
+    "speeds": "aeo:e:%s:speeds",
+    "leaves": "aeo:e:%s:leaves",
     #: Hashes: trial to the worker that passed it over; batch to when (ms) it gave its turn last, and by which token.
     "rooms": "aeo:e:%s:rooms",
     "turned": "aeo:e:%s:turned",
@@ -74,6 +78,10 @@ TEMPLATES: Mapping[str, str] = {
     "history": "aeo:history:%s:%s",
     "history_meant": "aeo:history_meant:%s:%s",
     "history_whole": "aeo:history_whole",
+    #: Hash: worker to its speed in thousandths, as learnt. List: the last runs of one, newest first, each as its
+    #: evaluation, seconds and what was expected.
+    "learnt": "aeo:speeds",
+    "timed": "aeo:speeds:%s",
     #: What one submission is made of before it is published; expires by itself.
     "staged": "aeo:staged:%s:%s",
     #: Hash: worker id to what it said at registration.
@@ -100,6 +108,8 @@ TEMPLATES: Mapping[str, str] = {
     "paced": "aeo:paced",
     #: Set: the batches ("evaluation batch") whose trial runs under a key that has a limit.
     "using": "aeo:using:%s",
+    #: Set: closed evaluations of which one worker still holds something; expires.
+    "wants": "aeo:w:%s:wants",
     #: Set: beginnings of the digests of the task folders one worker holds; expires.
     "held": "aeo:w:%s:held",
     #: What one worker is to fetch ahead. Hashes: dataset to the order; dataset to what became of it. List: the
