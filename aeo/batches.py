@@ -277,12 +277,13 @@ def _run_in(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext
 
 def _failure_of(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext, hold: Hold) -> str:
     """Run a trial; why its executor failed, "" where it left a result."""
+    secrets = {**assets.hidden(work.record.evaluation.plan, context.assets), **context.environment}
     try:
         if hold.stopped is not Stopped.NOT:
             raise ExecutorFailed(f"Stopped before it began: {hold.stopped.value}.")
         with (
-            live.shown(work.site, claim, lambda: views.growing(work.session, trial, context), context.environment),
-            keeping.kept(context.environment, context.trial_dir),
+            live.shown(work.site, claim, lambda: views.growing(work.session, trial, context), secrets),
+            keeping.kept(secrets, context.trial_dir),
         ):
             work.session.run(trial, context, partial(_begin_phase, work, hold))
     except ExecutorFailed as error:

@@ -77,10 +77,10 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     check_free(site, spec.name)
     pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec))
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
+    plan = assets.joined(site, executor, spec, file, plan)
     spec = needs.settled(executor, spec, plan)
     needs.check(site, executor, spec, plan, pool)
     plan = replace(plan, warnings=(*plan.warnings, *needs.advice(site, executor, spec, plan, pool)))
-    plan = assets.joined(site, executor, spec, file, plan)
     legacy = inherit(executor, spec, plan)
     plan = replace(plan, warnings=(*plan.warnings, *legacy.warnings))
     usable = sharing.matching(pool, spec, plan, needs.elsewhere(site, spec))
@@ -167,10 +167,15 @@ def check_rule(spec: Spec, plan: Plan) -> Plan:
 
 def expected(site: Site, spec: Spec, trials: Sequence[PlannedTrial]) -> dict[str, Expected]:
     """How long each of these trials is expected to take, by name, from all that ran before."""
+    known = speeds.learnt(site.db)
     return estimate.expect(
         trials,
-        history.runs(site.db, spec.executor, (trial.history_key for trial in trials)),
-        history.meant(site.db, spec.executor, (trial.labels.get("dataset", "") for trial in trials)),
+        estimate.at_usual_speed(
+            history.runs(site.db, spec.executor, (trial.history_key for trial in trials)), known
+        ),
+        estimate.at_usual_speed(
+            history.meant(site.db, spec.executor, (trial.labels.get("dataset", "") for trial in trials)), known
+        ),
     )
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import Asset
 from aeo.executors.assets import Reference
+from aeo.executors.variables import LARGEST
 from aeo.transfer import copy, tree
 
 #: Files of one evaluation's assets.
 MOST_FILES = 100_000
-#: Bytes of a file with secrets.
-MOST_SECRET = 1024 * 1024
 #: Faults told of one asset.
 _MOST_FAULTS = 10
 _CHUNK = 1024 * 1024
@@ -81,8 +80,8 @@ def read(reference: Reference, room: Room) -> Asset:
     private = reference.private or bool(stat.S_ISREG(mode) and _SECRET_FILE.fullmatch(name))
     if reference.private and not stat.S_ISREG(mode):
         raise InputError(f"{path} is no file.")
-    if private and real.stat().st_size > MOST_SECRET:
-        raise InputError(f"{path} is too large for a file of variables: over {MOST_SECRET // 1024} KiB.")
+    if private and real.stat().st_size > LARGEST:
+        raise InputError(f"{path} is too large for a file of variables: over {LARGEST // 1024} KiB.")
     try:
         look = look_at(real, room)
         if look.faults:

@@ -14,11 +14,11 @@ import pytest
 
 from aeo import assets
 from aeo.assets import reading
-from aeo.assets.hidden import hidden
 from aeo.config import Config
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import Asset, Plan, PlannedTrial, Spec
 from aeo.executors import SubmittedFile, load
+from aeo.executors.variables import LARGEST
 from aeo.layout import Shared
 from aeo.site import Site
 from aeo.store.connection import Db
@@ -246,9 +246,9 @@ def test_a_file_of_variables_is_private(site: Site, tmp_path: Path) -> None:
     assets.publish(site.shared, plan)
     here = assets.published(site.shared, asset)
     assert stat.S_IMODE(here.stat().st_mode) == 0o600
-    found = hidden(plan, lambda one: assets.published(site.shared, one))
+    found = assets.hidden(plan, {asset.path: here})
     assert found == {"OPENAI_API_KEY": SECRET}
-    (tmp_path / ".env").write_bytes(b"x" * (reading.MOST_SECRET + 1))
+    (tmp_path / ".env").write_bytes(b"x" * (LARGEST + 1))
     with pytest.raises(InputError, match="too large for a file of variables"):
         joined(site, config, folder=str(tmp_path))
     (tmp_path / "folder").mkdir()
@@ -273,8 +273,8 @@ def test_a_file_of_variables_is_private(site: Site, tmp_path: Path) -> None:
 def test_values_of_secrets_are_read_and_others_stay_in_sight(tmp_path: Path, line: str, value: str | None) -> None:
     (tmp_path / "f").write_text(f"BEFORE=1\n{line}\nAFTER=2\n")
     plan = replace(PLAN, assets=(Asset(path="/f", digest="d", name="f", private=True),))
-    assert hidden(plan, lambda _asset: tmp_path / "f") == ({} if value is None else {"A_TOKEN": value})
-    assert hidden(plan, lambda _asset: tmp_path / "gone") == {}
+    assert assets.hidden(plan, {"/f": tmp_path / "f"}) == ({} if value is None else {"A_TOKEN": value})
+    assert assets.hidden(plan, {"/f": tmp_path / "gone"}) == {}
 
 
 def test_a_writable_one_is_told(site: Site, data: Path) -> None:

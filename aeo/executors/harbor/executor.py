@@ -46,7 +46,10 @@ class HarborExecutor:
 
     def wanted(self, spec: Spec, plan: Plan | None) -> Iterator[Wanted]:
         """What ``env`` and headers refer to, and the key that Harbor looks for by an agent's model."""
-        return secrets.wanted(spec.config, plan.header if plan else {})
+        header = plan.header if plan else {}
+        # The env file brings these along.
+        given = set(header.get("env_names", ()))
+        return (one for one in secrets.wanted(spec.config, header) if not given & set(one.any_of))
 
     def open(self, evaluation: Evaluation, workdir: Path) -> HarborSession:
         """Open a session; its driver is being started while the first trial is claimed and its task is fetched."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from aeo import codec
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Needs, Plan, PlannedTrial, Spec
 from aeo.core.names import check_name
-from aeo.executors import SubmittedFile, source
+from aeo.executors import SubmittedFile, source, variables
 from aeo.executors.harbor import assets, program, secrets
 
 
@@ -33,7 +34,10 @@ def plan(spec: Spec, file: SubmittedFile) -> Plan:
     return Plan(
         trials=tuple(_trial(trial) for trial in said["trials"]),
         contents=tuple(ContentFolder(**content) for content in said["contents"]),
-        header={**said["header"], **({"env_file": env_file} if env_file else {})},
+        header={
+            **said["header"],
+            **({"env_file": env_file, "env_names": variables.names(Path(env_file))} if env_file else {}),
+        },
         version=said["version"],
         warnings=(*said["warnings"], *assets.notes(config)),
     )

@@ -17,6 +17,12 @@ from pathlib import Path
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _MS_REC, _MS_BIND, _MS_PRIVATE = 0x4000, 0x1000, 1 << 18
+_MS_REMOUNT = 0x20
+#: Flags of a file system to those of a mount.
+_FLAGS = {
+    **{flag: flag for flag in (os.ST_NOSUID, os.ST_NODEV, os.ST_NOEXEC, os.ST_NOATIME, os.ST_NODIRATIME)},
+    os.ST_RELATIME: 1 << 21,
+}
 _NAMESPACES = os.CLONE_NEWUSER | os.CLONE_NEWNS | os.CLONE_NEWPID
 
 
@@ -53,6 +59,8 @@ def _make_view(view: dict) -> None:
         place = top / target.lstrip("/")
         place.mkdir(parents=True, exist_ok=True)
         _mount(source, place, None, _MS_REC | _MS_BIND)
+    for mount in view["mounts"]:
+        _show(Path(mount["source"]), mount["target"], top, private, read_only=mount["read_only"])
     (top / "proc").mkdir()
     try:
         _mount("proc", top / "proc", "proc", 0)
@@ -60,6 +68,25 @@ def _make_view(view: dict) -> None:
         _mount("/proc", top / "proc", None, _MS_REC | _MS_BIND)
     os.chroot(top)
     os.chdir("/")
+
+
+def _show(source: Path, target: str, top: Path, private: dict, *, read_only: bool) -> None:
+    """Show a file or folder of this machine at another place."""
+    place, first = top / target.lstrip("/"), "/" + Path(target).parts[1]
+    if not place.exists():
+        if first not in private and os.path.lexists(first):
+            raise OSError(
+                f"cannot mount {source} at {target}: the host environment would have to make it on this machine"
+            )
+        (place if source.is_dir() else place.parent).mkdir(parents=True, exist_ok=True)
+        if not source.is_dir():
+            place.touch()
+    _mount(str(source), place, None, _MS_REC | _MS_BIND)
+    if read_only:
+        # What was forbidden there before must stay so.
+        flags = os.statvfs(place).f_flag
+        kept = sum(how for had, how in _FLAGS.items() if flags & had)
+        _mount("none", place, None, _MS_REMOUNT | _MS_BIND | os.ST_RDONLY | kept)
 
 
 def _reap_for_ever() -> None:

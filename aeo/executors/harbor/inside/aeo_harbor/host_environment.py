@@ -9,6 +9,8 @@ may reach them, its network. Images, limits and network rules of a task are not 
 
 Files of the task: everything in ``environment/`` but the Dockerfile and the compose files lies in the working folder at
 the start (``WORKDIR`` of the task or of its Dockerfile, else ``/app``). The Dockerfile itself is not run.
+
+Bind mounts of the configuration are shown, also read-only, where that makes nothing new on the machine.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, override
 
@@ -49,6 +52,7 @@ class HostEnvironment(BaseEnvironment):
         self._first = 0
         self._trace: Path | None = None
         self._folders: dict[str, Path] = {}
+        self._bound: list[dict[str, Any]] = []
         super().__init__(*args, **kwargs)
         # Harbor leaves these to each environment; its own ones hand them to compose, which knows the notation.
         self._persistent_env = resolve_env_vars(self._persistent_env)
@@ -89,6 +93,7 @@ class HostEnvironment(BaseEnvironment):
 
     @override
     async def start(self, force_build: bool) -> None:
+        self._bound = [self._bind(mount) for mount in self._host_mounts]
         base = traces.folder("roots")
         self._root = Path(tempfile.mkdtemp(prefix="r", dir=base))
         tops = {*_PRIVATE, "/" + PurePosixPath(self._workdir).parts[1]}
@@ -105,6 +110,19 @@ class HostEnvironment(BaseEnvironment):
         (self._root / "output").mkdir()
         await self._enter()
 
+    def _bind(self, mount: Mapping[str, Any]) -> dict[str, Any]:
+        """A mount as `enter` makes it, its source as compose would read it."""
+        if mount["type"] != "bind":
+            raise ValueError(f"The host environment knows no mounts of type {mount['type']!r}.")
+        source = Path(resolve_env_vars({"source": mount["source"]})["source"]).expanduser()
+        source = Path(os.path.normpath(self.environment_dir.absolute() / source))
+        if not source.exists():
+            raise ValueError(f"{source}, which is to be mounted, does not exist.")
+        target = os.path.normpath(mount["target"])
+        if not target.startswith("/") or not target.strip("/"):
+            raise ValueError(f"Nothing can be mounted at {mount['target']!r}.")
+        return {"source": str(source), "target": "/" + target.strip("/"), "read_only": bool(mount.get("read_only"))}
+
     def _place_files(self) -> None:
         # A verifier's own environment brings its tests along instead.
         target = self._on_disk(self._workdir if self._enable_environment_dir_upload else "/tests")
@@ -119,7 +137,11 @@ class HostEnvironment(BaseEnvironment):
                 shutil.copy2(entry, target / entry.name, follow_symlinks=False)
 
     async def _enter(self) -> None:
-        view = {"top": str(self._root / "top"), "private": {top: str(path) for top, path in self._folders.items()}}
+        view = {
+            "top": str(self._root / "top"),
+            "private": {top: str(path) for top, path in self._folders.items()},
+            "mounts": self._bound,
+        }
         self._keeper = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-I", "-S", _ENTER, "start"),
@@ -156,6 +178,10 @@ class HostEnvironment(BaseEnvironment):
     def _on_disk(self, path: str | Path) -> Path:
         """Where a path inside lies on this machine."""
         inside = PurePosixPath("/", os.path.normpath(str(path)))
+        around = [mount for mount in self._bound if inside.is_relative_to(mount["target"])]
+        if around:
+            mount = max(around, key=lambda one: len(one["target"]))
+            return Path(mount["source"], inside.relative_to(mount["target"]))
         folder = self._folders.get("/" + inside.parts[1]) if len(inside.parts) > 1 else None
         if folder is None:
             return Path(inside)
