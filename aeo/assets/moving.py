@@ -91,7 +91,9 @@ def placed(
 def _place(
     site: WorkerSite, plan: Plan, batch_dir: Path, run_dir: Path, gives_up: Callable[[], object]
 ) -> dict[str, Path]:
-    places = {}
+    places: dict[str, Path] = {}
+    if plan.assets:
+        batch_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     for number, asset in enumerate(plan.assets):
         if asset.private:
             here = _fetch_private(site, asset, batch_dir, gives_up)
@@ -106,7 +108,6 @@ def _place(
 def _fetch_private(site: WorkerSite, asset: Asset, batch_dir: Path, gives_up: Callable[[], object]) -> Path:
     target = batch_dir / asset.digest / FOLDER
     if not target.exists():
-        batch_dir.mkdir(exist_ok=True, mode=0o700)
         # Before anything is in it: what arrives may be read by all until it is changed.
         target.parent.mkdir(exist_ok=True, mode=0o700)
         contents.bring(site, f"tasks/{asset.digest}/{FOLDER}", target, gives_up=gives_up)
@@ -117,7 +118,8 @@ def _fetch_private(site: WorkerSite, asset: Asset, batch_dir: Path, gives_up: Ca
 def _copy_own(here: Path, folder: Path, *, private: bool) -> Path:
     """A copy that any user of a container may write to, but for one with secrets."""
     target = folder / here.name
-    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.mkdir(exist_ok=True, mode=0o700)
+    folder.mkdir(mode=0o700)
     if here.is_dir():
         content = tree.read(here, odd_names=True)
         copy.folder(here, target, content)

@@ -49,9 +49,11 @@ class Room:
 
 @dataclass
 class Look:
-    """What an asset is made of; paths in it are relative, as bytes, sorted; b"" is a file itself."""
+    """What an asset is made of; paths in it are relative, as bytes; b"" is a file itself."""
 
     files: dict[bytes, Path] = field(default_factory=dict)
+    #: What tells a file from what it was before, as far as the disk notes that.
+    states: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     folders: list[bytes] = field(default_factory=list)
     faults: list[tuple[Path, str]] = field(default_factory=list)
 
@@ -86,7 +88,7 @@ def read(reference: Reference, room: Room) -> Asset:
         look = look_at(real, room)
         if look.faults:
             raise InputError(problems=tuple(_fault(*fault) for fault in look.faults[:_MOST_FAULTS]))
-        digest = secrets.token_hex(32) if private else digest_of(name, look)
+        digest = secrets.token_hex(32) if private else _remembered(name, look)
     except TooMuch as error:
         fix = "Leave out what trials do not need, or let the controller send more: --max-asset-mb (AEO_MAX_ASSET_MB)."
         raise InputError(f"{path} is too large to be sent: {error}.", fix=fix) from None
@@ -146,6 +148,29 @@ def _take(path: Path, relative: bytes, state: os.stat_result, look: Look, room: 
     else:
         room.take(size=state.st_size)
         look.files[relative] = path
+        look.states[relative] = (
+            state.st_dev,
+            state.st_ino,
+            state.st_mode,
+            state.st_size,
+            state.st_mtime_ns,
+            state.st_ctime_ns,
+        )
+
+
+#: Digests by what they are of; a page checks a configuration again and again, and files may be large.
+_digests: dict[tuple[object, ...], str] = {}
+_MOST_DIGESTS = 100
+
+
+def _remembered(name: str, look: Look) -> str:
+    key = (name, tuple(sorted(look.folders)), tuple(sorted(look.states.items())))
+    found = _digests.get(key)
+    if found is None:
+        while len(_digests) >= _MOST_DIGESTS:
+            _digests.pop(next(iter(_digests)), None)
+        found = _digests[key] = digest_of(name, look)
+    return found
 
 
 def digest_of(name: str, look: Look) -> str:
