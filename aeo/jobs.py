@@ -53,12 +53,19 @@ def _merge(site: Site, id: str) -> EvaluationState:
         _close(site, records.read(site.shared.evaluation(id)), status)
     except Exception as error:
         log.exception("the merge of %s failed", status.name)
-        return _merge_failed(site, id, error)
+        return _merge_failed(site, id, error, _cancelled(status))
     return _end(site, id, *_closing_state(status))
 
 
-def _merge_failed(site: Site, id: str, error: Exception) -> EvaluationState:
+def _cancelled(status: EvaluationStatus) -> str:
+    """Who cancelled it, as its reason has said since then."""
+    return status.reason.partition(";")[0] if status.reason.startswith("cancelled") else ""
+
+
+def _merge_failed(site: Site, id: str, error: Exception, cancelled: str) -> EvaluationState:
     reason = f"merge failed: {type(error).__name__}: {error}"[:1000]
+    # Or the next try could not say it any more.
+    reason = f"{cancelled}; {reason}" if cancelled else reason
     # A full disk or a store that is away passes; what a person repairs must not condemn days of results.
     passes = isinstance(error, OSError) or (isinstance(error, Unavailable) and not isinstance(error, ExecutorFailed))
     if not passes and evaluations.count_merge_failure(site.db, id) >= MERGE_TRIES:
@@ -85,7 +92,8 @@ def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
             return EvaluationState.FAILED, f"{count(Outcome.INFRA_ERROR)} infrastructure errors; {reason}"
         return EvaluationState.SUCCEEDED, reason
     if count(Outcome.CANCELLED):
-        return EvaluationState.CANCELLED, f"cancelled with {count(Outcome.CANCELLED)} trials not run to their end"
+        who = _cancelled(status) or "cancelled"
+        return EvaluationState.CANCELLED, f"{who}; {count(Outcome.CANCELLED)} trials not run to their end"
     if count(Outcome.INFRA_ERROR):
         return EvaluationState.FAILED, f"{count(Outcome.INFRA_ERROR)} trials ended as infrastructure errors"
     return EvaluationState.SUCCEEDED, ""

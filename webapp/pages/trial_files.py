@@ -15,8 +15,9 @@ from aeo.core.errors import NotFound
 from aeo.core.names import check_name
 from aeo.site import Site
 from aeo.store import evaluations as store
+from aeo.store import trials
 from webapp import streams
-from webapp.pages import kinds, terminal
+from webapp.pages import kinds, ranges, terminal
 from webapp.site import current_site
 
 #: Whatever a file says it is: no script, no form, no frame, no address of another thing.
@@ -60,11 +61,26 @@ def follow(id_or_name: str, name: str) -> Response:
     path = request.args.get("file", "")
     artifacts.parts_of(path)
     at = request.headers.get("Last-Event-ID") or request.args.get("at", "")
+    _check_may_come(site, id, name, path, at)
     pieces = tail.follow(site, id, name, path, at=at, seconds=streams.SECONDS, going=streams.going)
     response = streams.stream(_events(pieces), mimetype="text/event-stream")
     # A proxy that collects the answer would keep it to itself until its end.
     response.headers["X-Accel-Buffering"] = "no"
     return response
+
+
+def _check_may_come(site: Site, id: str, name: str, path: str, at: str) -> None:
+    """See that there is, or may yet be, something to follow: a run that goes on may still write the file.
+
+    Raises:
+        NotFound: there is no such trial, or the trial has ended and left no such file.
+    """
+    place = artifacts.find(site, id, name)
+    if place is None:
+        trials.state(site.db, id, name)
+    elif not place.live and at.partition(":")[0] in ("", place.key):
+        # Who followed another run is told that it has ended.
+        place.extent(path)
 
 
 def _known(id_or_name: str, name: str) -> tuple[Site, str]:
@@ -84,15 +100,8 @@ def _place(id_or_name: str, name: str) -> Place:
 
 
 def _answer(place: Place, path: str, kind: str) -> Response:
-    begin, size = place.extent(path)
-    text = kind.startswith("text/")
-    pieces = windows.text_stream(place, path) if text else windows.stream(place, path)
-    if request.method == "HEAD":
-        pieces = iter(())
-    response = streams.stream(pieces, content_type=kind)
+    response = ranges.answer(place, path, kind)
     response.headers.update(HEADERS)
-    if not text and not place.redactor and not place.live:
-        response.headers["Content-Length"] = str(size - begin)
     return response
 
 
