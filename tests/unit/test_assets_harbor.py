@@ -94,7 +94,7 @@ def test_what_agents_open_on_their_host() -> None:
     }
     settled = assets.settled({"agents": agents}, "/here")["agents"]
     assert settled[0]["kwargs"] == {"config": "/here/settings.json", "prompt_template_path": "/t/template"}
-    assert settled[3]["kwargs"] == {"config": "langgraph.json", "project_path": "/project"}
+    assert settled[3]["kwargs"] == {"config": "langgraph.json", "project_path": "/here/../project"}
     assert settled[1:3] == agents[1:3]
     # Nobody knows to what: it stays, and is refused with its place.
     assert paths({"agents": agents[:1]}, "") == {
@@ -114,6 +114,7 @@ def test_the_env_file_holds_secrets_and_is_not_recorded() -> None:
     assert (one.path, one.place, one.private, one.writable) == ("/here/.env", ("env_file",), True, False)
     assert assets.settled(config, "/here") == {"agents": []}
     assert assets.env_file(config, "/here") == "/here/.env"
+    assert assets.env_file(config, "") == ".env"
     assert assets.env_file({}, "/here") == ""
 
 

@@ -234,22 +234,24 @@ def test_an_evaluation_can_be_asked_again_from_anywhere() -> None:
     config = {
         "job_name": "x",
         "datasets": [{"path": "tasks"}, {"path": "."}, {"name": "n"}],
-        "agents": [{"name": "oracle"}],
+        "agents": [{"name": "oracle", "kwargs": {"prompt_template_path": "../t.j2"}}],
+        "env_file": "my.env",
     }
     resolved = {
         "job_name": "x",
         "datasets": [{"path": "/home/me/tasks"}, {"path": "/home/me"}, {"name": "n", "ref": None}],
-        "agents": [{"name": "oracle", "kwargs": {}}],
+        "agents": [{"name": "oracle", "kwargs": {"prompt_template_path": "/home/me/../t.j2"}}],
     }
     evaluation = Evaluation(
         id="e1",
         spec=Spec(executor="harbor", name="x", config=config),
-        plan=Plan(trials=(), header={"config": resolved}),
+        plan=Plan(trials=(), header={"config": resolved, "env_file": "/home/me/my.env"}),
         submitted_at=datetime.now(timezone.utc),
     )
     assert form.again(evaluation) == {
         "datasets": [{"path": "/home/me/tasks"}, {"path": "/home/me"}, {"name": "n"}],
-        "agents": [{"name": "oracle"}],
+        "agents": [{"name": "oracle", "kwargs": {"prompt_template_path": "/home/me/../t.j2"}}],
+        "env_file": "/home/me/my.env",
     }
     assert form.again(replace(evaluation, plan=Plan(trials=())))["datasets"][0] == {"path": "tasks"}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from aeo.executors.assets import Reference
@@ -48,12 +49,12 @@ class HarborAssets:
                 _add(found, Reference(path=path, place=(*place, "source"), writable=not mount.get("read_only")))
         mounted = tuple(found)
         for kwargs, key, place in _opened(config):
-            path = _absolute(kwargs[key], folder)
+            path = _normal(_joined(kwargs[key], folder))
             if _around(path, mounted) is None:
                 _add(found, Reference(path=path, place=(*place, key)))
-        name = config.get(ENV_FILE)
-        if isinstance(name, str) and name:
-            _add(found, Reference(path=_absolute(name, folder), place=(ENV_FILE,), private=True))
+        name = env_file(config, folder)
+        if name:
+            _add(found, Reference(path=_normal(name), place=(ENV_FILE,), private=True))
         return tuple(found.values())
 
     def placed(self, config: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
@@ -67,7 +68,6 @@ class HarborAssets:
             if not own(mount["source"]):
                 mount["source"] = places.get(_normal(mount["source"]), mount["source"])
         opened = {(id(kwargs), key) for kwargs, key, _ in _opened(new)}
-
         for kwargs, _ in _kwargs(new):
             for key, value in kwargs.items():
                 stay = () if (id(kwargs), key) in opened else targets
@@ -81,17 +81,17 @@ def settled(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
     new = copy.deepcopy({key: value for key, value in config.items() if key != ENV_FILE})
     for mount, _ in _mounts(new):
         if mount["source"].startswith("~") and not own(mount["source"]):
-            mount["source"] = _normal(mount["source"])
+            mount["source"] = _joined(mount["source"], folder)
     for kwargs, key, _ in list(_opened(new)):
-        if not kwargs[key].startswith("/"):
-            kwargs[key] = _absolute(kwargs[key], folder)
+        if folder or kwargs[key].startswith("~"):
+            kwargs[key] = _joined(kwargs[key], folder)
     return new
 
 
 def env_file(config: Mapping[str, Any], folder: str) -> str:
     """Absolute path of the env file; "" if there is none."""
     name = config.get(ENV_FILE)
-    return _absolute(name, folder) if isinstance(name, str) and name else ""
+    return _joined(name, folder) if isinstance(name, str) and name else ""
 
 
 def notes(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -157,11 +157,10 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and "\0" not in value and not value.lstrip().startswith("{")
 
 
-def _absolute(path: str, folder: str) -> str:
-    path = os.path.expanduser(path)  # noqa: PTH111 - Path would lose what `folder` is joined to
-    if os.path.isabs(path) or folder:  # noqa: PTH117
-        return _normal(os.path.join(folder, path))  # noqa: PTH118
-    return path
+def _joined(path: str, folder: str) -> str:
+    """Absolute, as far as that is known, and otherwise as it was written: it is recorded."""
+    path = os.path.expanduser(path)  # noqa: PTH111
+    return path if path.startswith("/") or not folder else str(PurePosixPath(folder, path))
 
 
 def _normal(path: str) -> str:

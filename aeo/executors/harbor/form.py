@@ -155,7 +155,10 @@ class HarborForm:
 
     def again(self, evaluation: Evaluation) -> dict[str, Any]:
         """See `aeo.executors.forms.Form`."""
-        made: dict[str, Any] = _settled(dict(evaluation.spec.config), evaluation.plan.header.get("config"))
+        header = evaluation.plan.header
+        # The env file is none of Harbor's configuration.
+        resolved = {**header["config"], "env_file": header.get("env_file")} if "config" in header else None
+        made: dict[str, Any] = _settled(dict(evaluation.spec.config), resolved)
         # The name is the evaluation's own affair.
         return {key: value for key, value in made.items() if key not in ("job_name", "jobs_dir")}
 

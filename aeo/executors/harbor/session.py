@@ -92,7 +92,7 @@ class HarborSession:
             "verb": "run",
             "config": config,
             "local": HarborAssets().placed(config, places),
-            "env_file": places.get(self._header.get("env_file", "")),
+            "env_file": places.get(os.path.normpath(self._header.get("env_file", ""))),
             "lock": trial_files.lock(self._header, trial),
             "info": trial_files.agent_info(self._header, trial),
             "task": trial.task,
