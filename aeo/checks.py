@@ -242,6 +242,7 @@ def _makespan(plan: Plan, spec: Spec, expected: Mapping[str, float], pool: Seque
             slots=worker.info.capacity.slots,
             capacity=worker.info.capacity,
             weight=worker.weight_override,
+            speed=worker.speed,
         )
         for worker in pool
     ]

@@ -14,6 +14,7 @@ from aeo.meters import Meters
 from aeo.notices import Notifier
 from aeo.provision.tunnels import Tunnels
 from aeo.site import Site
+from aeo.speeds import Pacer
 from aeo.stopping import Stopper
 from aeo.store import evaluations, health, inbox
 from aeo.upkeep import Keeper
@@ -51,6 +52,7 @@ def run(site: Site, stop: threading.Event) -> None:
         ("repair", Repairer(site, stop).round),
         ("summaries", Keeper(site, stop).round),
         ("stopping", Stopper(site, stop).round),
+        ("speeds", Pacer(site, stop).round),
         ("tunnels", Tunnels(site, stop).round),
     )
     threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]

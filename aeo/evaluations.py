@@ -21,7 +21,7 @@ from aeo.executors import Executor
 from aeo.secrets import needs
 from aeo.site import Site
 from aeo.store import evaluations as store
-from aeo.store import history, trials, workers
+from aeo.store import history, speeds, trials, workers
 from aeo.store.evaluations import EvaluationStatus
 from aeo.submission import Submission
 
@@ -170,9 +170,7 @@ def expected(site: Site, spec: Spec, trials: Sequence[PlannedTrial]) -> dict[str
     known = speeds.learnt(site.db)
     return estimate.expect(
         trials,
-        estimate.at_usual_speed(
-            history.runs(site.db, spec.executor, (trial.history_key for trial in trials)), known
-        ),
+        estimate.at_usual_speed(history.runs(site.db, spec.executor, (trial.history_key for trial in trials)), known),
         estimate.at_usual_speed(
             history.meant(site.db, spec.executor, (trial.labels.get("dataset", "") for trial in trials)), known
         ),

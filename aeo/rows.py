@@ -9,9 +9,10 @@ from aeo import summaries
 from aeo.core.breaker import tripped
 from aeo.core.errors import NotFound
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, WorkerState
+from aeo.core.speeds import Timed
 from aeo.records import Record
 from aeo.site import Site
-from aeo.store import evaluations, events, history, trials, workers
+from aeo.store import evaluations, events, history, speeds, trials, workers
 
 
 def keep(site: Site, id: str, row: TrialRow, token: str) -> bool:
@@ -33,13 +34,17 @@ def keep_all(site: Site, rows: Sequence[tuple[str, TrialRow, str]]) -> list[bool
 
 def note_durations(site: Site, rows: Sequence[tuple[Record, PlannedTrial, TrialRow]]) -> None:
     """Remember how long trials took that ran to their end, for later estimates."""
-    ran: dict[str, list[tuple[PlannedTrial, float]]] = {}
+    ran: dict[str, list[tuple[PlannedTrial, float, str]]] = {}
+    timed: list[tuple[str, Timed]] = []
     for record, trial, row in rows:
         seconds = row.summary.seconds
         if seconds is not None and row.summary.outcome in (Outcome.SCORED, Outcome.INVALID):
-            ran.setdefault(record.evaluation.spec.executor, []).append((trial, seconds))
+            ran.setdefault(record.evaluation.spec.executor, []).append((trial, seconds, row.worker))
+            run = Timed(evaluation=record.evaluation.id, seconds=seconds, expected=trial.estimated_seconds)
+            timed.append((row.worker, run))
     for executor, durations in ran.items():
         history.note(site.db, executor, durations)
+    speeds.note(site.db, timed)
 
 
 def watch(site: Site, rows: Sequence[tuple[str, TrialRow]]) -> None:

@@ -132,7 +132,7 @@ def allot_over(planned: Sequence[PlannedTrial], pool: Sequence[WorkerStatus], sp
     if spec.stop_when:
         # What has ended at any time must be a random sample.
         planned = stopping.alike(stopping.order(spec.name, planned))
-    offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override) for w in pool]
+    offers = [Offer(worker=w.info.id, capacity=w.info.capacity, weight=w.weight_override, speed=w.speed) for w in pool]
     return allot(planned, offers, spec.per_worker_concurrency)
 
 

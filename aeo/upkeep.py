@@ -12,8 +12,9 @@ import threading
 
 from aeo import records, summaries
 from aeo.core.errors import InputError, NotFound
+from aeo.core.speeds import RECENT
 from aeo.site import Site
-from aeo.store import evaluations, health, history, trials
+from aeo.store import evaluations, health, history, speeds, trials
 from aeo.store.evaluations import EvaluationStatus
 from aeo.summaries import entries, past, standing
 from aeo.summaries.standing import Standing
@@ -132,4 +133,5 @@ def _restore_history(site: Site) -> None:
     """Tell the store how long tasks took before, from what the summaries have."""
     tasks = past.last_runs(site.book, each=history.KEPT)
     datasets = past.last_runs(site.book, each=history.KEPT_MEANT, by_dataset=True)
+    speeds.restore(site.db, past.last_timed(site.book, each=RECENT))
     history.restore(site.db, tasks, datasets)

@@ -60,6 +60,8 @@ class WorkerView:
     #: Its last runs, as many as its breaker looks at, and how many of them infrastructure failed.
     recent_runs: int = 0
     recent_failed: int = 0
+    #: As learnt from what it ran: 0.5 takes twice as long as usual.
+    speed: float = 1.0
 
 
 def check_id(id: str, *, field: str = "id") -> str:
@@ -168,6 +170,7 @@ def _views(site: Site, found: list[WorkerStatus]) -> list[WorkerView]:
             queued=sum(lengths[name] for name in lists[status.info.id]),
             recent_runs=len(status.recent),
             recent_failed=sum(status.recent),
+            speed=status.speed,
         )
         for status in found
     ]
@@ -201,16 +204,43 @@ def remove(site: Site, id: str, *, force: bool = False) -> Removed:
             field="id",
             fix="Drain it first, or force its removal: what it runs is given back then.",
         )
-    # From here on it claims nothing and takes nothing back. After a crash between these steps the same call goes on.
+    return Removed(id=id, given_back=_take_back(site, id, "removed"), alive=alive)
+
+
+def revoke(site: Site, id: str) -> Removed:
+    """Take a worker's credentials away, cut its connections, and give back what it ran, as `remove` by force does.
+
+    It is not let in again, by whatever process, until `allow`.
+
+    Raises:
+        NotFound: none is registered under this id, and none was given credentials.
+        Unavailable: the store is away. It is kept out all the same; the rest is done by the same call once more.
+    """
+    try:
+        alive = store.get(site.db, id).state is not WorkerState.LOST
+    except NotFound:
+        book = credentials.read(site)
+        if id not in book.accounts and id not in book.revoked:
+            raise
+        alive = False
+    credentials.revoke(site, id)
+    return Removed(id=id, given_back=_take_back(site, id, "revoked"), alive=alive)
+
+
+def _take_back(site: Site, id: str, what: str) -> int:
+    """Give back what a worker runs and forget it; returns how many trials.
+
+    From the first step on it claims nothing and takes nothing back. After a crash between them the same call goes on.
+    """
     store.bar(site.db, id)
     given_back = 0
     for claim in trials.workers_claims(site.db, id):
         where = (claim.evaluation, claim.trial, claim.token)
-        reason = f"worker {id} was removed by a person"
+        reason = f"worker {id} was {what} by a person"
         answer = trials.requeue(site.db, *where, reason=reason, max_requeues=0, counted=False)
         given_back += answer is Requeued.AGAIN
     store.remove(site.db, id)
-    return Removed(id=id, given_back=given_back, alive=alive)
+    return given_back
 
 
 def pause(site: Site, id: str, *, by: str, note: str = "") -> WorkerView:
@@ -251,12 +281,13 @@ def admit(site: Site, info: WorkerInfo) -> None:
 
 
 def allow(site: Site, id: str) -> None:
-    """Let a removed worker in again: it registers at its next heartbeat.
+    """Let a removed worker in again: it registers at its next heartbeat. A revoked one gets new credentials then.
 
     Raises:
-        NotFound: none of this id was removed, or it was started again since.
+        NotFound: none of this id was removed or revoked, or it was started again since.
     """
-    if not store.allow(site.db, id):
+    revoked = credentials.allow(site, id)
+    if not store.allow(site.db, id) and not revoked:
         raise NotFound(f"no worker {id!r} is kept out.", field="id")
 
 

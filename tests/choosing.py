@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from aeo.codec import loads
 from aeo.core.model import Capacity, Needs, WorkerInfo
-from aeo.core.pool import Job, Kind, Limit, Place, Pool, Room, Seat, Share, Waiting
+from aeo.core.pool import Job, Kind, Limit, Pace, Place, Pool, Room, Run, Seat, Share, Waiting
 from aeo.store import trials
 from aeo.store.connection import Db
 from aeo.store.keys import key
@@ -42,16 +42,19 @@ def _job(db: Db, id: str) -> Job:
     workers = client.hgetall(key("batches", id))
     shares = {}
     left = dict(client.zrange(key("left", id), 0, -1, withscores=True))
+    estimates = {trial: int(value) / 1000 for trial, value in client.hgetall(key("estimates", id)).items()}
     for batch in [*workers, ""]:
         queues: dict[str, list[Waiting]] = defaultdict(list)
         for trial, place in client.zrange(key("share", id, batch), 0, -1, withscores=True):
             assert states[trial] == "pending"
-            queues[kind_of.get(trial, only)].append(Waiting(trial=trial, place=place))
+            queues[kind_of.get(trial, only)].append(Waiting(trial=trial, place=place, seconds=estimates[trial]))
         if queues:
-            shares[batch] = Share(seconds=left[batch], queues=queues)
+            shares[batch] = Share(seconds=left[batch] / 1000, queues=queues)
     turned = client.hgetall(key("turned", id))
     since = client.hgetall(key("batch_since", id))
     marks = client.hgetall(key("avoid", id))
+    leaves = client.hgetall(key("leaves", id))
+    running = (json.loads(client.hget(key("claims", id), trial)) for trial in client.zrange(key("leases", id), 0, -1))
     return Job(
         priority=int(status["priority"]),
         runs=status["state"] == "running",
@@ -64,6 +67,7 @@ def _job(db: Db, id: str) -> Job:
                 state=client.hget(key("batch_states", id), batch),
                 since=float(client.zscore(key("waiting", worker), f"{id} {batch}") or since.get(batch, 0)) / 1000,
                 turned=float(turned[batch].split(" ")[0]) / 1000 if batch in turned else None,
+                leaves=float(leaves[batch]) / 1000 if batch in leaves else None,
             )
             for batch, worker in workers.items()
         },
@@ -73,7 +77,22 @@ def _job(db: Db, id: str) -> Job:
             for trial, worker in marks.items()
             if " " not in trial
         },
+        pace=_pace(client.hgetall(key("speeds", id))),
+        running={
+            run["trial"]: Run(
+                batch=run["batch"],
+                worker=run["worker"],
+                since=run["started_at"] / 1000,
+                seconds=estimates[run["trial"]],
+            )
+            for run in running
+        },
     )
+
+
+def _pace(told: dict[str, str]) -> Pace | None:
+    speeds = {worker: int(value) / 1000 for worker, value in told.items() if " " not in worker}
+    return Pace(speeds=speeds, power=int(told[" power"]) / 1000) if speeds else None
 
 
 def _kind(text: str) -> Kind:

@@ -217,7 +217,8 @@ def _live(client: Client | None) -> list[Machine]:
         known = {name: given[name] for name in ("slots", "cpus", "memory_mb", "disk_mb", "overcommit") if name in given}
         capacity = Capacity(**known)
         weight = item.get("weight_override")
-        found.append(Machine(name=item["info"]["id"], slots=capacity.slots, capacity=capacity, weight=weight))
+        known = {"name": item["info"]["id"], "slots": capacity.slots, "speed": float(item.get("speed") or 1.0)}
+        found.append(Machine(**known, capacity=capacity, weight=weight))
     if not found:
         raise InputError("no worker is online.", fix="Say which machines with --worker NAME=SLOTS.")
     return found

@@ -2,7 +2,8 @@
 
 Shares are counts by weight and speed, rounded by largest remainder (Hamilton's method, 1792). Within the counts, trials
 are dealt longest first to the worker where they would end soonest (LPT, Graham 1969; on workers of different speeds:
-Gonzalez, Ibarra and Sahni 1977), so that shares even out in seconds as well as in number. A share is only where trials start: a batch that is done helps the one with most left.
+Gonzalez, Ibarra and Sahni 1977), so that shares even out in seconds as well as in number. A share is only where trials
+start: a batch that is done helps the one with most left.
 """
 
 from __future__ import annotations

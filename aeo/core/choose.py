@@ -7,7 +7,7 @@ The store's ``claim.lua`` makes the same choice in one step; tests hold the two 
   run there declared. One that does not fit is passed over, for `Pool.patience` seconds at most: from then on its worker
   starts nothing that would keep it from fitting.
 - Under a key of a model provider no more trials run, and start in a minute, than its limit says.
-- Where workers are of different speeds, a slow slot leaves a trial to faster ones that it would end after everything else
+- Where workers are of different speeds, a slow slot leaves to faster ones what it would end after all else
   (see `aeo.core.leave`).
 - At the end of a trial a batch gives its slot to an evaluation that waits for one here: one of a higher priority, or of
   the same that has fewer of this worker's slots. A batch that has to wait itself gives its slot to any that could run.

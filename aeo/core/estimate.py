@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from math import fsum, pi, sqrt
@@ -34,6 +34,16 @@ class Run:
     planned: float = 0.0
     agent: str = ""
     model: str = ""
+    #: Who ran it; empty is not known.
+    worker: str = ""
+
+
+def at_usual_speed(runs: Mapping[str, Sequence[Run]], speeds: Mapping[str, float]) -> Mapping[str, Sequence[Run]]:
+    """The runs with the seconds they would have taken on a worker of speed 1."""
+    return {
+        name: [replace(run, seconds=run.seconds * speeds.get(run.worker, 1.0)) for run in some]
+        for name, some in runs.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """What a slot leaves to faster ones, where the workers of an evaluation are of different speeds. Pure.
 
 A slot takes the first of a queue, which is longest first, that it would end before everything else is done: within
-the horizon, which is the work that is left over all slots' speeds, and what runs longest (after the longest-first rule for
-machines of different speeds: Gonzalez, Ibarra and Sahni 1977). Longer ones wait for a faster slot. Three things keep
-them from waiting in vain:
+the work that is left over all slots' speeds, or what runs longest (after the longest-first rule for machines of
+different speeds: Gonzalez, Ibarra and Sahni 1977). Longer ones wait for a faster slot. Three things keep them from
+waiting in vain:
 
 - What no faster worker can hold is not left, and the fastest leave nothing.
 - The longer a slot has left what waits, the longer trials it takes: a trial of ``t`` seconds is left for
@@ -61,7 +61,8 @@ class Leave:
         # Slots do not end all at once: by half of a short trial, on average.
         within = SLACK * (self._within(pace) + queue[-1].seconds / fastest / 2)
         longest = speed * max(within, waited / (1 - speed / fastest) / PATIENT)
-        low, high = 0, len(queue)
+        # One that was given back is the first, whatever it takes.
+        low, high = 0, 0 if queue[0].seconds <= longest else len(queue)
         while low < high:
             middle = (low + high) // 2
             if queue[middle].seconds <= longest:

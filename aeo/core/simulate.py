@@ -17,8 +17,8 @@ from random import Random
 
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, covers, gives_way
-from aeo.core.model import Capacity, PlannedTrial
 from aeo.core.leave import FASTER, PATIENT
+from aeo.core.model import Capacity, PlannedTrial
 from aeo.core.pool import Job, Kind, Limit, Place, Pool, Run, Seat, Share, Waiting
 from aeo.core.speeds import pace
 
@@ -280,15 +280,15 @@ class _Play:
     def _leave(self, worker: str, evaluation: str, batch: str) -> None:
         """A slot that leaves what waits asks again when it would take the shortest of it."""
         entered = self.entered[evaluation]
-        seat = entered.seats[batch]
-        if seat.leaves is None:
-            seat = entered.seats[batch] = replace(seat, leaves=self.now)
-        assert seat.leaves is not None
+        since = entered.seats[batch].leaves
+        if since is None:
+            since = self.now
+            entered.seats[batch] = replace(entered.seats[batch], leaves=since)
         shortest = min(
             queue[-1].seconds for share in entered.shares.values() for queue in share.queues.values() if queue
         )
         speed, fastest = self.speeds[worker], max(self.speeds.values())
-        at = seat.leaves + PATIENT * (shortest / speed - shortest / fastest) + 1e-6
+        at = since + PATIENT * (shortest / speed - shortest / fastest) + 1e-6
         if at > self.now and self.looks.get((evaluation, batch)) != at:
             self.looks[evaluation, batch] = at
             self._at(at, partial(self._look, worker))

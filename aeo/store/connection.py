@@ -19,7 +19,7 @@ from redis.commands.core import Script
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from aeo.core import choose
+from aeo.core import choose, leave
 from aeo.core.errors import InputError, Unavailable
 from aeo.store.keys import lua_table
 
@@ -27,7 +27,7 @@ from aeo.store.keys import lua_table
 SOCKET_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 3.0
 #: Every script starts with this file, those that choose what runs next with both.
-_PRELUDE, _POLICY = "prelude.lua", "policy.lua"
+_PRELUDE, _PACE, _POLICY = "prelude.lua", "pace.lua", "policy.lua"
 _CHOOSING = frozenset({"claim.lua", "arrive.lua"})
 
 
@@ -122,13 +122,14 @@ def _scripts(client: redis.Redis) -> Mapping[str, Script]:
     folder = resources.files("aeo.store") / "lua"
     head = lua_table() + (folder / _PRELUDE).read_text("utf-8")
     times = f"local TURN_MS, SHUN_MS = {choose.TURN_SECONDS * 1000:.0f}, {choose.SHUN_SECONDS * 1000:.0f}\n"
-    policy = times + (folder / _POLICY).read_text("utf-8")
+    times += f"local SLACK, FASTER, PATIENT = {leave.SLACK}, {leave.FASTER}, {leave.PATIENT}\n"
+    policy = times + (folder / _PACE).read_text("utf-8") + (folder / _POLICY).read_text("utf-8")
     return {
         file.name[: -len(".lua")]: client.register_script(
             head + (policy if file.name in _CHOOSING else "") + file.read_text("utf-8")
         )
         for file in folder.iterdir()
-        if file.name.endswith(".lua") and file.name not in (_PRELUDE, _POLICY)
+        if file.name.endswith(".lua") and file.name not in (_PRELUDE, _PACE, _POLICY)
     }
 
 

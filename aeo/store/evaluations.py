@@ -12,7 +12,7 @@ from aeo.codec import encode
 from aeo.core.choose import PATIENCE_SECONDS
 from aeo.core.errors import Conflict, NotFound
 from aeo.core.model import TRANSITIONS, Batch, Evaluation, EvaluationState, Needs, Outcome, TrialState
-from aeo.store import staging
+from aeo.store import speeds, staging
 from aeo.store.connection import Db, moment
 from aeo.store.keys import key
 
@@ -102,6 +102,10 @@ def save(
     )
     if clash == evaluation.id:
         raise Conflict(f"An evaluation with the id {clash} exists already.")
+    if not clash and not evaluation.spec.stop_when:
+        known = speeds.learnt(db)
+        # At first every worker counts that has a batch; who takes no work is left out soon, see `aeo.speeds`.
+        speeds.tell(db, evaluation.id, {batch.worker: known.get(batch.worker, 1.0) for batch in shares})
     if clash:
         raise Conflict(
             f"The evaluation {clash} of the name {evaluation.spec.name!r} is not finished.",

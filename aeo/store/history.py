@@ -17,10 +17,10 @@ KEPT_MEANT = 500
 _CHUNK = 1000
 
 
-def note(db: Db, executor: str, runs: Sequence[tuple[PlannedTrial, float]]) -> None:
-    """Remember trials that ran to their end, each with its seconds."""
+def note(db: Db, executor: str, runs: Sequence[tuple[PlannedTrial, float, str]]) -> None:
+    """Remember trials that ran to their end, each with its seconds and its worker ("": nobody knows)."""
     with db.client.pipeline(transaction=False) as pipe:
-        for trial, seconds in runs:
+        for trial, seconds, worker in runs:
             labels = trial.labels
             run = _text(
                 Run(
@@ -28,6 +28,7 @@ def note(db: Db, executor: str, runs: Sequence[tuple[PlannedTrial, float]]) -> N
                     planned=trial.planned,
                     agent=labels.get("agent", ""),
                     model=labels.get("model", ""),
+                    worker=worker,
                 )
             )
             for name, kept in (
@@ -81,7 +82,8 @@ def _read(db: Db, noun: str, executor: str, names: Iterable[str]) -> Mapping[str
 
 
 def _text(run: Run) -> str:
-    return json.dumps([round(run.seconds, 3), round(run.planned, 3), run.agent, run.model], separators=(",", ":"))
+    parts = [round(run.seconds, 3), round(run.planned, 3), run.agent, run.model, run.worker]
+    return json.dumps(parts, separators=(",", ":"))
 
 
 def _run(text: str) -> Run:
@@ -89,5 +91,5 @@ def _run(text: str) -> Run:
     if not isinstance(value, list):
         # A store of an earlier release has the seconds alone.
         return Run(seconds=float(value))
-    seconds, planned, agent, model = value
-    return Run(seconds=seconds, planned=planned, agent=agent, model=model)
+    seconds, planned, agent, model, *worker = value
+    return Run(seconds=seconds, planned=planned, agent=agent, model=model, worker=worker[0] if worker else "")

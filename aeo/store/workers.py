@@ -12,6 +12,7 @@ from typing import Any
 from aeo.codec import decode, dumps, encode, loads
 from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
+from aeo.store import speeds
 from aeo.store.connection import Db, moment, now
 from aeo.store.keys import key
 
@@ -41,6 +42,8 @@ class WorkerStatus:
     busy: int
     #: Whether infrastructure failed each of its last runs, the latest first; as many as its breaker looks at.
     recent: tuple[bool, ...] = ()
+    #: As learnt from what it ran: 0.5 takes twice as long as usual.
+    speed: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,8 +310,11 @@ def _statuses(db: Db, infos: dict[str, str]) -> dict[str, WorkerStatus]:
             pipe.scard(key("worker_leases", id))
             pipe.lrange(key("worker_recent", id), 0, -1)
         answers = pipe.execute()
+    known = speeds.learnt(db) if infos else {}
     told = {id: answers[4 * place : 4 * place + 4] for place, id in enumerate(infos)}
-    return {id: _status(infos[id], *told[id], at=at) for id in infos if "left" not in told[id][0]}
+    return {
+        id: _status(infos[id], *told[id], at=at, speed=known.get(id, 1.0)) for id in infos if "left" not in told[id][0]
+    }
 
 
 #: What a worker says that claims nothing for no other reason than what a person set.
@@ -316,7 +322,7 @@ _ECHOES = frozenset({WorkerState.PAUSED.value, WorkerState.DRAINING.value})
 
 
 def _status(
-    info: str, told: dict[str, str], beat: str | None, busy: int, recent: list[str], *, at: datetime
+    info: str, told: dict[str, str], beat: str | None, busy: int, recent: list[str], *, at: datetime, speed: float
 ) -> WorkerStatus:
     heartbeat = _heartbeat(beat) if beat else None
     state = WorkerState(told.get("state", WorkerState.ONLINE.value)) if heartbeat else WorkerState.LOST
@@ -333,6 +339,7 @@ def _status(
         note=told.get("note", ""),
         busy=busy,
         recent=tuple(value == "1" for value in recent),
+        speed=speed,
     )
 
 

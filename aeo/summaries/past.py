@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from aeo.core.estimate import Run
+from aeo.core.speeds import Timed
 from aeo.summaries.book import Book
 from aeo.summaries.lines import like
 
@@ -64,8 +65,8 @@ def last_runs(book: Book, *, each: int, by_dataset: bool = False) -> dict[tuple[
         Unavailable: the summaries cannot be read.
     """
     query = f"""
-        SELECT executor, dataset, task, seconds, planned, agent, model FROM (
-          SELECT executor, dataset, task, seconds, planned, agent, model, committed,
+        SELECT executor, dataset, task, seconds, planned, agent, model, worker FROM (
+          SELECT executor, dataset, task, seconds, planned, agent, model, worker, committed,
             ROW_NUMBER() OVER (PARTITION BY executor, dataset{"" if by_dataset else ", task"}
               ORDER BY committed DESC) AS nth
           FROM lines l JOIN evaluations e ON e.number = l.evaluation
@@ -73,10 +74,30 @@ def last_runs(book: Book, *, each: int, by_dataset: bool = False) -> dict[tuple[
         WHERE nth <= ? ORDER BY committed DESC"""
     found: dict[tuple[str, str], list[Run]] = {}
     with book.read() as connection:
-        for executor, dataset, task, seconds, planned, agent, model in connection.execute(query, (each,)):
+        for executor, dataset, task, seconds, planned, agent, model, worker in connection.execute(query, (each,)):
             name = dataset if by_dataset else f"{dataset}/{task}"
-            run = Run(seconds=seconds, planned=planned, agent=agent, model=model)
+            run = Run(seconds=seconds, planned=planned, agent=agent, model=model, worker=worker)
             found.setdefault((executor, name), []).append(run)
+    return dict(found)
+
+
+def last_timed(book: Book, *, each: int) -> dict[str, Sequence[Timed]]:
+    """The last runs of every worker, newest first, at most so many of each.
+
+    Raises:
+        Unavailable: the summaries cannot be read.
+    """
+    query = """
+        SELECT worker, id, seconds, estimated FROM (
+          SELECT worker, id, seconds, estimated, committed,
+            ROW_NUMBER() OVER (PARTITION BY worker ORDER BY committed DESC) AS nth
+          FROM lines l JOIN evaluations e ON e.number = l.evaluation
+          WHERE outcome IN ('scored', 'invalid') AND seconds > 0 AND estimated > 0 AND worker != '' AND NOT carried)
+        WHERE nth <= ? ORDER BY committed DESC"""
+    found: dict[str, list[Timed]] = {}
+    with book.read() as connection:
+        for worker, id, seconds, estimated in connection.execute(query, (each,)):
+            found.setdefault(worker, []).append(Timed(evaluation=id, seconds=seconds, expected=estimated))
     return dict(found)
 
 

@@ -39,7 +39,7 @@ def register(site: Site, id: str, *, slots: int = 2, cpus: float = 4.0, **change
 def ran(site: Site, task: str, seconds: float) -> None:
     labels = {"dataset": "sleep", "agent": "sleeper"}
     trial = PlannedTrial(name="t", task=task, labels=labels, estimated_seconds=5.0)
-    history.note(site.db, "sleep", [(trial, seconds)])
+    history.note(site.db, "sleep", [(trial, seconds, "")])
 
 
 def check(site: Site, text: str, **fields: Any) -> Check:

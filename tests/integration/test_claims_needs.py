@@ -13,7 +13,8 @@ from store_samples import SUBMITTED, a_row, a_worker
 
 from aeo.core.choose import Answer, amounts, choose, covers, gives_way, offered
 from aeo.core.model import Batch, Capacity, Claim, Evaluation, Needs, Plan, PlannedTrial, Spec, WorkerState
-from aeo.store import evaluations, limits, trials, workers
+from aeo.core.speeds import pace
+from aeo.store import evaluations, limits, speeds, trials, workers
 from aeo.store.connection import Db
 from aeo.store.keys import key
 
@@ -196,7 +197,10 @@ class Walk:
     def step(self) -> None:
         draw = self.data.draw
         kind = draw(
-            st.sampled_from(["ask"] * 6 + ["arrive", "push", "requeue", "limit", "old", "turn", "end", "pause"])
+            st.sampled_from(
+                ["ask"] * 8
+                + ["arrive", "push", "requeue", "limit", "old", "turn", "end", "pause", "speeds", "speeds", "unfit"]
+            )
         )
         getattr(self, f"do_{kind}")(draw)
 
@@ -207,8 +211,16 @@ class Walk:
         pool = pool_of(self.db, patience=patience)
         wanted = choose(pool, batch.evaluation, batch.id)
         got = ask(self.db, batch, patience)
-        assert name(got) == (wanted.trial or wanted.answer.value)
         after = pool_of(self.db, patience=patience)
+        if name(got) != (wanted.trial or wanted.answer.value):
+            # What runs is nearer to its end than it was a moment ago.
+            assert pool.jobs[batch.evaluation].pace
+            wanted = choose(replace(pool, now=after.now), batch.evaluation, batch.id)
+        assert name(got) == (wanted.trial or wanted.answer.value)
+        if pool.jobs[batch.evaluation].pace and wanted.answer is not Answer.END:
+            left = after.jobs[batch.evaluation].seats[batch.id].leaves is not None
+            before = pool.jobs[batch.evaluation].seats[batch.id].leaves is not None
+            assert left == (wanted.answer is Answer.WAIT and (wanted.leaves or before)) or not wanted.leaves
         declared = after.jobs[batch.evaluation].kinds.keys() != {""}
         if declared and wanted.answer in (Answer.CLAIM, Answer.WAIT):
             room = after.places[batch.worker].room
@@ -261,6 +273,24 @@ class Walk:
         # One more than runs already would only be seen by `check`; a limit says nothing of what runs.
         limits.set(self.db, name, trials=draw(st.integers(0, 2)), per_minute=draw(st.sampled_from([0.0, 0.0, 1.0])))
 
+    def do_speeds(self, draw: Any) -> None:
+        """Let speeds be learnt, or forgotten, and slots wait for a while."""
+        for id in {batch.evaluation for batch in self.batches}:
+            at = {worker: draw(st.sampled_from([0.25, 0.5, 1.0, 1.0, 2.0])) for worker in ("v", "w", "x")}
+            self.db.client.delete(key("speeds", id))
+            told = speeds.table(pace(draw(st.sampled_from(["vw", "vvw", "vww", "vwx", "w", ""])), at))
+            if told:
+                self.db.client.hset(key("speeds", id), mapping=told)
+            if draw(st.booleans()):
+                for batch in self.db.client.hkeys(key("leaves", id)):
+                    self.db.client.hincrby(key("leaves", id), batch, -draw(st.sampled_from([500, 3000, 20000])))
+
+    def do_unfit(self, draw: Any) -> None:
+        if self.batches:
+            batch, id = draw(st.sampled_from(self.batches)), draw(st.sampled_from("vw"))
+            trial = draw(st.sampled_from([f"t{slot}-{n}" for slot in range(2) for n in range(2)]))
+            self.db.client.sadd(key("unfit", batch.evaluation, id), trial)
+
     def do_old(self, draw: Any) -> None:
         """Let time have passed."""
         client = self.db.client
@@ -286,7 +316,7 @@ class Walk:
 
 
 # Not made smaller: that would take minutes against a real server.
-@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])
 @given(data=st.data())
 def test_the_store_chooses_as_the_policy_says(real_db: Db, data: st.DataObject) -> None:
     real_db.client.flushall()

@@ -173,16 +173,18 @@ def planned(task: str, *, agent: str = "", model: str = "", **fields: float) -> 
 
 def test_the_last_runs_of_a_task_and_of_its_dataset_are_remembered(db: Db) -> None:
     task = planned("task %s", agent="a", model="m", estimated_seconds=7.0, planned_seconds=60.0)
-    history.note(db, "sleep", [(task, float(n)) for n in range(history.KEPT + 5)])
-    history.note(db, "sleep", [(planned("other", estimated_seconds=9.0), 1.23456)])
+    history.note(db, "sleep", [(task, float(n), "w") for n in range(history.KEPT + 5)])
+    history.note(db, "sleep", [(planned("other", estimated_seconds=9.0), 1.23456, "")])
     names = ["set: one/task %s", "set: one/other", "set: one/never", "set: one/other"]
     found = history.runs(db, "sleep", names)
-    newest = [Run(seconds=float(n), planned=60.0, agent="a", model="m") for n in range(history.KEPT + 4, 4, -1)]
+    newest = [
+        Run(seconds=float(n), planned=60.0, agent="a", model="m", worker="w") for n in range(history.KEPT + 4, 4, -1)
+    ]
     assert found == {names[0]: newest, names[1]: [Run(seconds=1.235, planned=9.0)]}
     assert history.runs(db, "command", names) == {}
     assert len(history.meant(db, "sleep", ["set: one"])["set: one"]) == history.KEPT + 6
     for _ in range(12):
-        history.note(db, "sleep", [(planned("other"), 1.0)] * 50)
+        history.note(db, "sleep", [(planned("other"), 1.0, "")] * 50)
     assert len(history.meant(db, "sleep", ["set: one"])["set: one"]) == history.KEPT_MEANT
     assert history.meant(db, "sleep", ["never"]) == {}
 
@@ -193,7 +195,7 @@ def test_runs_of_an_earlier_release_are_read(db: Db) -> None:
 
 
 def test_what_ran_before_is_put_back_whole(db: Db) -> None:
-    history.note(db, "sleep", [(planned("task"), 5.0)])
+    history.note(db, "sleep", [(planned("task"), 5.0, "v")])
     assert not history.is_whole(db)
     runs = [Run(seconds=3.0, planned=4.0, agent="a"), Run(seconds=2.0)]
     history.restore(db, {("sleep", "set: one/task"): runs}, {("sleep", "set: one"): runs[:1]})

@@ -31,6 +31,7 @@ local function turn()
   redis.call('HSET', key('batch_states', evaluation), batch, 'sent')
   redis.call('HSET', key('batch_since', evaluation), batch, NOW)
   redis.call('HSET', key('turned', evaluation), batch, NOW .. ' ' .. token)
+  redis.call('HDEL', key('leaves', evaluation), batch)
   seat_batch(evaluation, batch, worker, 'sent')
   emit(evaluation, 'batch_turned', 'batch', batch, 'worker', worker)
   return 'turn'
@@ -74,13 +75,19 @@ local function shunned(trial)
   return mark and mark == worker and tonumber(redis.call('HGET', avoid, trial .. ' since')) > NOW - SHUN_MS
 end
 
+local slower = leaving(evaluation, batch, worker)
+
 -- The first of a queue that may run here and its place; whether one was left out that may run here later.
-local function first_fit(queue)
-  if fits_all and not shun then
+local function first_fit(queue, kind)
+  local from, most = 0, math.huge
+  if slower then
+    from, most = slower.begin(queue, kind, fits_all and not shun)
+  end
+  if fits_all and not shun and most == math.huge then
     local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
     return first[1], tonumber(first[2]), false
   end
-  local from, later = 0, false
+  local later = from > 0
   while true do
     local trials = redis.call('ZRANGE', queue, from, from + STEP - 1)
     if #trials == 0 then
@@ -89,7 +96,7 @@ local function first_fit(queue)
     local bad = redis.call('SMISMEMBER', unfit, unpack(trials))
     for i, trial in ipairs(trials) do
       if bad[i] == 0 then
-        if not shunned(trial) then
+        if not shunned(trial) and (most == math.huge or estimate_of(evaluation, trial) <= most) then
           return trial, tonumber(redis.call('ZSCORE', queue, trial)), later
         end
         later = true
@@ -124,7 +131,7 @@ local function pick(share)
     local kind, verdict = said[1], said[2]
     if verdict ~= 'later' then
       local queue = kinds > 1 and key('queue', evaluation, share, kind) or key('share', evaluation, share)
-      local first, at, later = first_fit(queue)
+      local first, at, later = first_fit(queue, kind)
       blocked = blocked or later
       if first and verdict == 'yes' and (not place or at < place) then
         trial, place = first, at
@@ -151,7 +158,7 @@ if not trial and some_run then
   trial = pick(batch)
   if not trial and (some_fit or not passed) then
     -- The first is enough where every trial may run here.
-    local all = kinds <= 1 and fits_all and not shun
+    local all = kinds <= 1 and fits_all and not shun and not slower
     for _, other in ipairs(redis.call('ZREVRANGE', key('left', evaluation), 0, all and 1 or -1)) do
       if other ~= batch then
         trial = pick(other)
@@ -198,13 +205,19 @@ if kinds > 0 then
   end
 end
 
+if slower and trial then
+  redis.call('HDEL', key('leaves', evaluation), batch)
+elseif slower and slower.left then
+  redis.call('HSETNX', key('leaves', evaluation), batch, NOW)
+end
+
 if not trial then
   -- What it ran before has ended, or it would not ask.
   leave_load(evaluation, batch, worker)
   if not blocked then
     return false
   end
-  return own == 'started' and view().has_heir() and turn() or 'wait'
+  return own == 'started' and view().has_heir(slower and slower.left) and turn() or 'wait'
 end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)

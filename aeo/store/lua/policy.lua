@@ -299,10 +299,11 @@ local function look(evaluation, batch, worker, patience)
     end
   end
 
-  -- Whether anybody who waits here could use the slot.
-  function view.has_heir()
+  -- Whether anybody who waits here could use the slot. `leaves`: this one leaves what waits; two that do would give the
+  -- slot to each other for ever.
+  function view.has_heir(leaves)
     for _, id in ipairs((rivals())) do
-      if could_run(id) then
+      if could_run(id) and not (leaves and is_slow(id, worker)) then
         return true
       end
     end

@@ -32,6 +32,7 @@ end
 local batches = redis.call('HGETALL', key('batches', id))
 for i = 1, #batches, 2 do
   redis.call('HSET', key('batch_states', id), batches[i], 'sent')
+  redis.call('HSET', key('batch_since', id), batches[i], NOW)
   seat_batch(id, batches[i], batches[i + 1], 'sent')
 end
 redis.call('ZADD', key('evaluations'), submitted, id)
