@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -20,12 +21,22 @@ AEO = str(Path(sys.executable).with_name("aeo"))
 TOKEN = "token-of-this-test-0123456789"
 
 
+#: Below the ports that the kernel gives to connections, which would else take one between its choice and its use; so
+#: many for each test process, as another one would. Where it begins differs from run to run, as what was ended lingers.
+_FIRST, _EACH, _PROCESSES = 11_000, 2_500, 8
+_process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
+_logs = itertools.count(1)
+_offsets = itertools.count(os.getpid() * 97)
+
+
 def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port nobody listens on, given to nobody else."""
+    for offset in itertools.islice(_offsets, _EACH):
+        port = _FIRST + _process * _EACH + offset % _EACH
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 class Program:
@@ -40,7 +51,7 @@ class Program:
         before: Sequence[str] = (),
     ):
         folder.mkdir(parents=True, exist_ok=True)
-        self.log = folder / f"{arguments[0]}.{free_port()}.log"
+        self.log = folder / f"{arguments[0]}.{next(_logs)}.log"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("AEO_")}
         kept = {key: value for key, value in os.environ.items() if key == "AEO_HARBOR_PYTHON"}
         with self.log.open("wb") as log:
@@ -65,7 +76,7 @@ class Program:
             return found
         return []
 
-    def ends(self, timeout: float = 30.0) -> int:
+    def ends(self, timeout: float = 120.0) -> int:
         """Wait for its end; returns the exit code."""
         try:
             code: int = self.process.wait(timeout)
@@ -73,7 +84,7 @@ class Program:
             raise AssertionError(f"still runs after {timeout} s:\n{self.output}") from None
         return code
 
-    def terminate(self, timeout: float = 30.0) -> int:
+    def terminate(self, timeout: float = 120.0) -> int:
         """SIGTERM, and wait for its end."""
         self.process.send_signal(signal.SIGTERM)
         return self.ends(timeout)
@@ -95,7 +106,7 @@ class Api:
     def __init__(self, url: str):
         self.url = url
         self._client = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=20
+            base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=60
         )
 
     def get(self, path: str) -> Any:
@@ -110,6 +121,10 @@ class Api:
         assert response.status_code == 201, response.text
         id: str = response.json()["evaluation"]["id"]
         return id
+
+    def cancel(self, id: str) -> None:
+        """Cancel an evaluation."""
+        self._client.post(f"/api/evaluations/{id}/cancel").raise_for_status()
 
     def status(self, id: str) -> Any:
         """The evaluation's counts and state."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from programs import free_port
 from waiting import eventually
 
 PASSWORD = "correct horse battery staple"
@@ -52,13 +53,6 @@ class SshServer:
 
     def url(self, path: Path) -> str:
         return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}{path}"
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from programs import free_port
 from waiting import eventually
 
 from aeo.config import Config
@@ -29,13 +30,6 @@ from webapp.server import serve
 serve(open_site(from_environment()))
 print("served", flush=True)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Web:

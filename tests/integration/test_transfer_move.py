@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 from needs import require
-from rsync_hosts import PASSWORD, free_port, missing, rsync_daemon, ssh_server
+from programs import free_port
+from rsync_hosts import PASSWORD, missing, rsync_daemon, ssh_server
 from waiting import eventually
 
 from aeo.core.errors import InputError, TransferFailed

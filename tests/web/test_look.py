@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 from programs import TOKEN
+from waiting import eventually
 from web.conftest import SHOTS, Site, Visit
 
 PLACES = ("light-wide", "dark-narrow")
@@ -70,13 +71,17 @@ def test_every_page(place: Visit, pages: dict[str, str]) -> None:
     for name, address in pages.items():
         place.go(address)
         expect(page.locator("h1")).to_be_visible()
-        for plot in page.locator("[data-chart]").all():
-            expect(plot.locator("canvas, svg, p").first).to_be_visible()
+        place.complete()
         place.check_access()
-        # No page is wider than what it is looked at through.
-        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert over <= 0, f"{address} is {over} px too wide"
+        # No page is wider than what it is looked at through; charts fit themselves to it after a moment.
+        eventually(lambda address=address: _check_width(page, address))
         page.screenshot(path=SHOTS / f"{name}-{place.kind}.png", full_page=True)  # type: ignore[attr-defined]
+
+
+def _check_width(page: Page, address: str) -> bool:
+    over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert over <= 0, f"{address} is {over} px too wide"
+    return True
 
 
 def test_everything_is_reached_by_keys(visit: Visit, pages: dict[str, str]) -> None:

@@ -13,8 +13,18 @@ from web.conftest import SHOTS, Site, Visit
 
 LOG = (
     r"printf '\033[31mred\033[0m <b>bold</b>\n'; "
-    "for n in $(seq 1 300); do echo line $n; test -e {gate} && break; sleep 0.1; done; echo last"
+    "for n in $(seq 1 3000); do echo line $n; test -e {gate} && break; sleep 0.1; done; echo last"
 )
+
+
+SCROLL_UP = """log => new Promise((done) => {
+  new MutationObserver((_, observer) => {
+    observer.disconnect();
+    log.dispatchEvent(new WheelEvent("wheel", { deltaY: -1, bubbles: true }));
+    const follow = document.querySelector("[data-follow]");
+    requestAnimationFrame(() => requestAnimationFrame(() => done(follow.checked)));
+  }).observe(log, { childList: true });
+})"""
 
 
 def submit(site: Site, name: str, command: str) -> str:
@@ -35,14 +45,16 @@ def test_a_log_is_followed_live_to_its_end(visit: Visit, site: Site, tmp_path: P
     expect(log).to_contain_text("<b>bold</b>")
     expect(page.locator("[data-tail-state]")).to_have_text("live")
     seen = log.inner_text()
-    eventually(lambda: len(log.inner_text()) > len(seen) + 30, 20, pause=0.2)
-    # It follows, until somebody scrolls up.
-    eventually(lambda: log.evaluate("l => l.scrollTop > 0"), 20, pause=0.2)
+    eventually(lambda: len(log.inner_text()) > len(seen) + 30, 60, pause=0.2)
+    # It follows, until somebody scrolls up, be it before word of its own scrolling has come.
+    eventually(lambda: log.evaluate("l => l.scrollTop > 0"), 60, pause=0.2)
+    assert log.evaluate(SCROLL_UP) is False
+    page.get_by_label("Follow").check()
     log.hover()
     page.mouse.wheel(0, -100_000)
     expect(page.get_by_label("Follow")).not_to_be_checked()
-    eventually(lambda: log.evaluate("l => l.scrollTop") == 0, 20, pause=0.2)
-    eventually(lambda: len(log.inner_text()) > len(seen) + 60, 20, pause=0.2)
+    eventually(lambda: log.evaluate("l => l.scrollTop") == 0, 60, pause=0.2)
+    eventually(lambda: len(log.inner_text()) > len(seen) + 60, 60, pause=0.2)
     assert log.evaluate("l => l.scrollTop") == 0
     visit.check_access()
     SHOTS.mkdir(exist_ok=True)
@@ -97,7 +109,7 @@ def test_a_trajectory_of_two_thousand_steps_is_read(visit: Visit, site: Site) ->
     expect(page.locator("#step-9 details.call")).to_have_attribute("open", "")
     # Further ones come when their place comes into view.
     for number in (80, 120, 160, 200):
-        eventually(lambda number=number: _scrolled_to(page, number), 20)
+        eventually(lambda number=number: _scrolled_to(page, number), 60)
     assert page.title() == title
     page.get_by_label("Go to step").fill("1990")
     page.get_by_role("button", name="Go", exact=True).click()

@@ -144,12 +144,16 @@
 
   function busy(event, inert) {
     const form = event.detail.requestConfig?.verb === "get" ? null : event.detail.elt.closest("form[data-busy]");
-    if (!form) return;
+    // Where the answer leads to another page, that one may be long in coming: nothing is sent a second time meanwhile.
+    if (!form || (!inert && event.detail.xhr.getResponseHeader("HX-Redirect"))) return;
     if (inert) focusBefore = focusOf(form);
     form.inert = inert;
   }
   document.addEventListener("htmx:beforeRequest", (event) => busy(event, true));
   document.addEventListener("htmx:afterRequest", (event) => busy(event, false));
+  window.addEventListener("pageshow", (event) => {
+    if (event.persisted) for (const form of document.querySelectorAll("form[data-busy]")) form.inert = false;
+  });
 
   const isPoll = (detail) =>
     !detail.requestConfig?.triggeringEvent && /\bevery\b/.test(detail.elt?.getAttribute("hx-trigger") || "");
@@ -158,6 +162,18 @@
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (document.hidden && isPoll(event.detail)) event.preventDefault();
   });
+
+  // A part that asks by itself stands back while somebody presses a button, which would be replaced below the finger and the
+  // click be lost, and while what somebody asked for is under way to that part, which would not find its place any more.
+  const PRESS_MS = 10000;
+  const asked = new Set();
+  let pressedAt = -Infinity;
+  document.addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => (pressedAt = -Infinity), true);
+  document.addEventListener("htmx:beforeRequest", ({ detail }) => isPoll(detail) || asked.add(detail.target));
+  document.addEventListener("htmx:afterRequest", ({ detail }) => isPoll(detail) || asked.delete(detail.target));
+
+  const inUse = (part) => asked.has(part) || performance.now() - pressedAt < PRESS_MS;
 
   const selecting = (part) => {
     const selection = getSelection();
@@ -185,8 +201,8 @@
       location.reload(); // the session has ended
       return;
     }
-    // 286 ends the asking, and brings the last state.
-    if (isPoll(event.detail) && xhr.status !== 286 && (selecting(target) || typing(target))) {
+    // 286 ends the asking, and brings the last state: it does not wait for long.
+    if (isPoll(event.detail) && (inUse(target) || (xhr.status !== 286 && (selecting(target) || typing(target))))) {
       event.detail.shouldSwap = false;
       return;
     }
@@ -198,14 +214,16 @@
     };
   });
 
-  document.addEventListener("htmx:afterSwap", () => {
+  document.addEventListener("htmx:afterSwap", (event) => {
     if (!kept) return;
     for (const [id, open] of kept.open) {
       const details = document.getElementById(id);
       if (details) details.open = open;
     }
     for (const [id, top, left] of kept.scrolled) document.getElementById(id)?.scrollTo(left, top);
-    if (kept.focus) document.querySelector(kept.focus)?.focus({ preventScroll: true });
+    // A link may lead from several parts to the same place.
+    const focused = kept.focus && (event.target.querySelector(kept.focus) || document.querySelector(kept.focus));
+    focused?.focus({ preventScroll: true });
     kept = null;
   });
 

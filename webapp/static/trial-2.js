@@ -32,7 +32,13 @@
       this.box = box;
       this.at = box.dataset.at;
       this.card = box.closest(".card") || document;
+      this.toEnd();
       this.open();
+    }
+
+    toEnd() {
+      this.box.scrollTop = this.box.scrollHeight;
+      this.put = this.top = this.box.scrollTop;
     }
 
     say(word) {
@@ -77,7 +83,7 @@
       if (anew) notes.push(this.box.dataset.anew);
       if (leftOut) notes.push(this.box.dataset.leftOut.replace("{n}", leftOut.toLocaleString()));
       if (runs.length || notes.length) add(this.box, runs, notes.join(" "));
-      if (this.follows) this.box.scrollTop = this.box.scrollHeight;
+      if (this.follows) this.toEnd();
     }
   }
 
@@ -89,7 +95,6 @@
     }
     for (const box of document.querySelectorAll("[data-tail]")) {
       if (tails.has(box)) continue;
-      box.scrollTop = box.scrollHeight;
       tails.set(box, new Tail(box));
     }
   }
@@ -102,7 +107,7 @@
   document.addEventListener("htmx:afterSwap", () => setTimeout(look));
 
   // Scrolling up ends following, scrolling to the end begins it. The wheel is heard first: a piece that comes in between
-  // would bring the end back.
+  // would bring the end back. So would the first pixels of the way up, and word of our own scrolling, which comes late.
   document.addEventListener(
     "wheel",
     (event) => {
@@ -116,9 +121,12 @@
     "scroll",
     (event) => {
       const box = event.target;
-      if (!(box instanceof Element) || !box.matches("[data-tail]")) return;
+      const tail = tails.get(box);
+      if (!tail || box.scrollTop === tail.put) return;
+      const near = box.scrollTop < tail.top ? 1 : 40;
+      [tail.put, tail.top] = [null, box.scrollTop];
       const follow = box.closest(".card")?.querySelector("[data-follow]");
-      if (follow) follow.checked = box.scrollTop + box.clientHeight >= box.scrollHeight - 40;
+      if (follow) follow.checked = box.scrollTop + box.clientHeight >= box.scrollHeight - near;
     },
     true,
   );
