@@ -195,6 +195,23 @@ def test_the_history_is_searched_and_paged_by_its_address(web_site: Site) -> Non
     assert asked.text.lstrip().startswith('<div id="history"')
 
 
+def test_the_history_has_each_score_with_its_coverage(web_site: Site, tmp_path: Path) -> None:
+    register(web_site, "w1")
+    with running(web_site, tmp_path, "w1"):
+        one = submit(web_site, {"tasks": 4, "name": "one", "fail": {"task-4": "invalid"}}).id
+        closed(web_site, one)
+    two = submit(web_site, {"tasks": 1, "name": "two"}).id
+    client = browser(web_site)
+    page = client.get("/?part=history", headers=POLL)
+    rows = {name: part for name in ("one", "two") for part in page.text.split("<tr>") if f">{name}</a>" in part}
+    assert '<th scope="col">Score</th>' in page.text
+    said = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", rows["one"]))
+    assert re.search(r"1(\.0+)? .*3 of 4 \(75 %\)", said)
+    assert 'class="score"' in rows["one"]
+    assert 'class="score"' not in rows["two"]
+    evaluations.move(web_site.db, two, EvaluationState.CANCELLING)
+
+
 def test_names_are_text(web_site: Site) -> None:
     register(web_site, "w1")
     id = submit(web_site, {"tasks": 1, "name": "mine"}).id

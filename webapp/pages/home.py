@@ -7,9 +7,11 @@ from typing import Any
 from flask import Blueprint, Response, make_response, render_template, request
 from flask_babel import gettext as _
 
-from aeo import overview, progress
+from aeo import overview, progress, summaries
 from aeo.core.model import EvaluationState, Outcome, WorkerState
 from aeo.site import Site
+from aeo.store.evaluations import EvaluationStatus
+from aeo.summaries import Score
 from webapp.auth import Role, current_user
 from webapp.pages import alert_words
 from webapp.pages.addresses import with_query
@@ -82,6 +84,7 @@ def _history(site: Site) -> dict[str, Any]:
     )
     return {
         "evaluations": found,
+        "scores": {item.id: _scores(site, item) for item in found},
         "total": total,
         "offset": offset,
         "rows": ROWS,
@@ -98,6 +101,16 @@ def _history(site: Site) -> dict[str, Any]:
         "new_address": f"{request.script_root}/evaluations/new",
         "may_submit": current_user.may(Role.MEMBER),
     }
+
+
+def _scores(site: Site, status: EvaluationStatus) -> list[Score]:
+    """The main reward of each agent, model and dataset, as far as something is scored."""
+    if not status.outcomes.get(Outcome.SCORED):
+        return []
+    main: dict[str, Score] = {}
+    for score in summaries.scores(site.book, status.id):
+        main.setdefault(str(sorted(score.labels.items())), score)
+    return list(main.values())
 
 
 def _states(chosen: str) -> list[EvaluationState]:
