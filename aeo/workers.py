@@ -204,43 +204,16 @@ def remove(site: Site, id: str, *, force: bool = False) -> Removed:
             field="id",
             fix="Drain it first, or force its removal: what it runs is given back then.",
         )
-    return Removed(id=id, given_back=_take_back(site, id, "removed"), alive=alive)
-
-
-def revoke(site: Site, id: str) -> Removed:
-    """Take a worker's credentials away, cut its connections, and give back what it ran, as `remove` by force does.
-
-    It is not let in again, by whatever process, until `allow`.
-
-    Raises:
-        NotFound: none is registered under this id, and none was given credentials.
-        Unavailable: the store is away. It is kept out all the same; the rest is done by the same call once more.
-    """
-    try:
-        alive = store.get(site.db, id).state is not WorkerState.LOST
-    except NotFound:
-        book = credentials.read(site)
-        if id not in book.accounts and id not in book.revoked:
-            raise
-        alive = False
-    credentials.revoke(site, id)
-    return Removed(id=id, given_back=_take_back(site, id, "revoked"), alive=alive)
-
-
-def _take_back(site: Site, id: str, what: str) -> int:
-    """Give back what a worker runs and forget it; returns how many trials.
-
-    From the first step on it claims nothing and takes nothing back. After a crash between them the same call goes on.
-    """
+    # From here on it claims nothing and takes nothing back. After a crash between these steps the same call goes on.
     store.bar(site.db, id)
     given_back = 0
     for claim in trials.workers_claims(site.db, id):
         where = (claim.evaluation, claim.trial, claim.token)
-        reason = f"worker {id} was {what} by a person"
+        reason = f"worker {id} was removed by a person"
         answer = trials.requeue(site.db, *where, reason=reason, max_requeues=0, counted=False)
         given_back += answer is Requeued.AGAIN
     store.remove(site.db, id)
-    return given_back
+    return Removed(id=id, given_back=given_back, alive=alive)
 
 
 def pause(site: Site, id: str, *, by: str, note: str = "") -> WorkerView:
@@ -281,13 +254,12 @@ def admit(site: Site, info: WorkerInfo) -> None:
 
 
 def allow(site: Site, id: str) -> None:
-    """Let a removed worker in again: it registers at its next heartbeat. A revoked one gets new credentials then.
+    """Let a removed worker in again: it registers at its next heartbeat.
 
     Raises:
-        NotFound: none of this id was removed or revoked, or it was started again since.
+        NotFound: none of this id was removed, or it was started again since.
     """
-    revoked = credentials.allow(site, id)
-    if not store.allow(site.db, id) and not revoked:
+    if not store.allow(site.db, id):
         raise NotFound(f"no worker {id!r} is kept out.", field="id")
 
 
