@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -124,3 +126,26 @@ def test_the_names_reach_the_processes_that_a_controller_starts() -> None:
     config = from_environment({"AEO_SECRET_NAMES": "ONE,TWO"})
     assert from_environment(children.variables(config)).secret_names == ("ONE", "TWO")
     assert from_environment(children.variables(from_environment({}))).secret_names == ()
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_secret_in_base64_is_found_wherever_it_begins(before: str, encode: Any) -> None:
+    value = "sk-\xbf\xff?value/with+all>kinds"
+    redactor = Redactor({"KEY": value})
+    text = f"Basic {encode(f'{before}{value}:after'.encode()).decode()} and on"
+    shown = redactor.text(text)
+    assert "${KEY}" in shown
+    assert shown.startswith("Basic ")
+    assert shown.endswith(" and on")
+    # What is left is of its neighbours, and of a character that one of them has a part in.
+    left = shown.removeprefix("Basic ").removesuffix(" and on").replace("${KEY}", "")
+    assert len(left) <= len(encode(f"{before}:after".encode())) + 4
+    assert (
+        redactor.text(encode(b"something else, and long enough").decode())
+        == encode(b"something else, and long enough").decode()
+    )
+
+
+def test_the_base64_of_what_is_too_short_for_it_is_not_looked_for() -> None:
+    assert Redactor({"KEY": "abcdef"}).text("YWJjZGVm YWJj") == "${KEY} YWJj"

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from aeo import folders
 from aeo.config import Config
 from aeo.core.errors import InputError, NotFound, Unavailable
 from aeo.core.names import check_variable
@@ -167,13 +168,14 @@ def test_a_crash_while_the_key_is_changed_loses_nothing(site: Site, monkeypatch:
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for moment in ("aeo.folders.write", "aeo.secrets.keyring.drop"):
+    write = folders.write
+    moments = {
+        "aeo.folders.write": lambda path, text: dies() if path == site.shared.secrets else write(path, text),
+        "aeo.secrets.keyring.drop": dies,
+    }
+    for moment, then in moments.items():
         with monkeypatch.context() as patch:
-            if moment == "aeo.folders.write":
-                real = vault.folders.write
-                patch.setattr(moment, lambda path, text: dies() if path == site.shared.secrets else real(path, text))
-            else:
-                patch.setattr(moment, dies)
+            patch.setattr(moment, then)
             with pytest.raises(KeyboardInterrupt):
                 vault.rekey(site)
         assert vault.values(site) == {"A_KEY": VALUE}
