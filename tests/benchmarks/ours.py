@@ -114,6 +114,12 @@ class Pool:
         self.wait(id, look=max(LOOK_SECONDS, count / 4000))
         return self.moments(id, called)
 
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """The workers as the API tells of them, by id."""
+        answer = self.http.get("/api/workers")
+        answer.raise_for_status()
+        return {worker["info"]["id"]: worker for worker in answer.json()["workers"]}
+
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Our processes by what they are: control, web, server, worker."""
         controller, *workers = self.platform.programs

@@ -26,6 +26,7 @@ def measure(size: Size) -> Found:
     """Every system takes the same lists; another seed for each repetition."""
     shares, predicted = Series(unit="× bound"), Series(unit="ratio")
     with ours.pool(EVEN) as pool:
+        lost = simulated.calibrated(pool, EVEN)
         for repetition in range(size.repeats):
             lists = {name: make(repetition) for name, make in WORKLOADS.items()}
             for group in in_turn(("aeo", "by hand", "agentscope", "inspect"), repetition):
@@ -33,9 +34,9 @@ def measure(size: Size) -> Found:
                     shares.add(name, system, moments.makespan / workloads.bound(lists[name], EVEN))
             for name, seconds in lists.items():
                 real = shares.of(name, AEO)[-1] * workloads.bound(seconds, EVEN)
-                predicted.add(name, AEO, simulated.makespan(seconds, EVEN) / real)
+                predicted.add(name, AEO, simulated.makespan(seconds, EVEN, lost) / real)
     lines = tuple(line for name in WORKLOADS for line in _lines(name, shares, predicted))
-    return Found(lines=lines, facts={"trials": workloads.TRIALS, "slots": 4})
+    return Found(lines=lines, facts={"trials": workloads.TRIALS, "slots": 4, **simulated.facts(lost)})
 
 
 def _run(group: str, lists: Lists, pool: ours.Pool) -> Iterator[tuple[str, str, Moments]]:
