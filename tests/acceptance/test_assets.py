@@ -74,10 +74,12 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     hiding = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     require(hiding.returncode == 0, "the right to make a mount namespace")
     folder = tmp_path_factory.mktemp("assets")
-    for name in ("modules", "given", "hidden"):
+    for name in ("modules", "given", "own"):
         (folder / name).mkdir()
+    (folder / "own" / "word").write_text("this machine's")
     (folder / "modules" / "reading_agent.py").write_text(AGENT)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("READER_OWN", str(folder / "own"))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), f"{folder}/modules"])))
         made = Platform(folder)
         try:
@@ -154,7 +156,7 @@ def text_of(folder: Path) -> str:
 
 
 def configuration(platform: Platform, tasks_dir: Path, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """A read-only and a writable mount, a file below a mount, and a file of its own."""
+    """A read-only and a writable mount, a file below a mount, a file of its own, and what each machine has."""
     folder = given(platform)
     kwargs = {
         "settings": str(folder / "data" / "settings.json"),
@@ -163,6 +165,8 @@ def configuration(platform: Platform, tasks_dir: Path, environment: Mapping[str,
     mounts = [
         {"type": "bind", "source": str(folder / "data"), "target": "/data", "read_only": True},
         {"type": "bind", "source": str(folder / "notes"), "target": "/scratch"},
+        # Each machine's own, by a variable.
+        {"type": "bind", "source": f"${{READER_OWN:-{platform.folder}/nowhere}}", "target": "/own", "read_only": True},
     ]
     return {
         "quiet": True,
@@ -213,7 +217,8 @@ def platform_says(platform: Platform, secret: str) -> list[Path]:
 CHECKS = (
     "grep -q right /app/settings && grep -q Please /app/template && grep -q right /data/same.json"
     " && test -x /data/deep/run.sh && /data/deep/run.sh | grep -q ran && ! test -e /app/written"
-    " && ! test -e /data/new && grep -q True /app/token && test $(wc -l < /app/notes) -ge 2"
+    " && grep -q machine /own/word && ! test -e /data/new && grep -q True /app/token"
+    " && test $(wc -l < /app/notes) -ge 2"
 )
 
 

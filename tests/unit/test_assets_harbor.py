@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aeo.executors import load
+from aeo.core.model import Plan, Spec
+from aeo.executors import load, variables, wanted
 from aeo.executors.assets import finder_of
 from aeo.executors.harbor import assets
 from aeo.executors.harbor.assets import HarborAssets
@@ -237,3 +239,15 @@ def test_finding_does_not_depend_on_settling_twice(config: dict[str, Any]) -> No
     settled = assets.settled(config, "/here")
     assert assets.settled(settled, "/elsewhere") == settled
     assert find(settled, "/elsewhere") == find(config, "/here")
+
+
+def test_what_the_env_file_sets_is_asked_of_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "my.env").write_text("# keys\nA_KEY=x\nEMPTY_KEY=\n")
+    names = variables.names(tmp_path / "my.env")
+    assert names == ("A_KEY",)
+    assert variables.names(tmp_path / "gone") == ()
+    env = {name: f"${{{name}}}" for name in ("A_KEY", "EMPTY_KEY", "B_KEY")}
+    spec = Spec(executor="harbor", name="x", config={"agents": [{"name": "oracle", "env": env}]})
+    plan = Plan(trials=(), header={"env_names": list(names)})
+    assert [one.any_of for one in wanted(load("harbor"), spec, plan)] == [("EMPTY_KEY",), ("B_KEY",)]
+    assert len(wanted(load("harbor"), spec, Plan(trials=()))) == 3
