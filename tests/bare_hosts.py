@@ -21,7 +21,8 @@ from waiting import eventually
 ROOT = Path(__file__).parents[1]
 _API, _RSYNC = 7380, 8873
 #: What a bare machine has not.
-_NOT_THERE = ("uv", "uvx", "aeo", "harbor", "docker", "rsync", "pip", "pip3", "python", "python3")
+_NOT_THERE = ("uv", "uvx", "aeo", "harbor", "docker", "rsync", "pip", "pip3")
+_PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 class Bare:
@@ -32,6 +33,12 @@ class Bare:
         self.programs: list[Program] = []
         (folder / "token").write_text(TOKEN)
         self._keys()
+        # What runs here, apart: a test changes it, and nobody else does.
+        self.tree = folder / "tree"
+        for part in ("aeo", "webapp", "deploy"):
+            shutil.copytree(ROOT / part, self.tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("pyproject.toml", "LICENSE"):
+            shutil.copy(ROOT / part, self.tree / part)
         for host in net.addresses:
             self._boot(host, rsync=host in with_rsync)
         self.transfer = f"rsync://aeo@127.0.0.1:{_RSYNC}/aeo"
@@ -77,7 +84,7 @@ class Bare:
         self._web.close()
 
     def _path(self) -> dict[str, str]:
-        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(self.tree)}
 
     def _keys(self) -> None:
         """Keys and a configuration of ssh that have nothing to do with those of this user."""
@@ -87,7 +94,8 @@ class Bare:
         shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         blocks = [
-            f"Host {name}\n HostName {address}\n User root\n Port 2222\n" for name, address in self.net.addresses.items()
+            f"Host {name}\n HostName {address}\n User root\n Port 2222\n"
+            for name, address in self.net.addresses.items()
         ]
         own = f" IdentityFile {folder}/user_key\n IdentitiesOnly yes\n UserKnownHostsFile {folder}/known_hosts\n"
         (folder / "ssh_config").write_text("".join(blocks) + "Host *\n" + own)
@@ -100,25 +108,25 @@ class Bare:
         folder, home, programs = self.folder, self.home(host), self.folder / f"programs-{host}"
         home.mkdir()
         programs.mkdir()
-        for place in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"):
-            for path in Path(place).iterdir():
-                if not path.name.startswith(_NOT_THERE) and not (programs / path.name).is_symlink():
-                    (programs / path.name).symlink_to(path)
         python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
         (programs / python.name).symlink_to(python)
-        if rsync:
-            (programs / "rsync").symlink_to(str(shutil.which("rsync")))
+        hidden = [name for name in _NOT_THERE if not (rsync and name == "rsync")]
+        found = {path for name in hidden for place in _PLACES if (path := (Path(place) / name).resolve()).exists()}
         # What is unpacked for one need not be unpacked for the other.
-        own = f'SetEnv HOME={home} PATH={programs} SHELL=/bin/sh UV_CACHE_DIR={folder / "uv"} TMPDIR=/tmp\n'
+        path = ":".join((str(programs), *_PLACES))
+        own = f"SetEnv HOME={home} PATH={path} SHELL=/bin/sh UV_CACHE_DIR={folder / 'uv'} TMPDIR=/tmp\n"
         (folder / f"sshd-{host}").write_text(
-            f"Port 2222\nListenAddress 0.0.0.0\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\n"
+            f"Port 2222\nListenAddress 0.0.0.0\nHostKey {folder}/host_key\n"
+            f"AuthorizedKeysFile {folder}/authorized_keys\n"
             "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             f"PermitRootLogin prohibit-password\n{own}"
         )
         sshd = shutil.which("sshd") or "/usr/sbin/sshd"
-        # This tree is not there.
-        hide = f"mount -t tmpfs none {shlex.quote(str(ROOT))} && exec {sshd} -D -e -f {folder / f'sshd-{host}'}"
-        self.net.start(host, ["unshare", "-m", "sh", "-c", hide], folder / f"sshd-{host}.log", 2222, b"SSH-")
+        # Neither this tree is there, nor what a machine may have of its own.
+        hide = [f"mount -t tmpfs none {shlex.quote(str(ROOT))}"]
+        hide += [f"mount --bind /dev/null {shlex.quote(str(path))}" for path in sorted(found)]
+        script = " && ".join([*hide, f"exec {sshd} -D -e -f {folder / f'sshd-{host}'}"])
+        self.net.start(host, ["unshare", "-m", "sh", "-c", script], folder / f"sshd-{host}.log", 2222, b"SSH-")
 
     def _rsync(self) -> None:
         """The controller's rsync daemon, on its loopback."""

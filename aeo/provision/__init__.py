@@ -9,6 +9,7 @@ wheels              packages made of what runs here
 install             uv, AEO, executors, rsync
 serve               settings, service, tunnel, registration
 work                the steps of provisioning, of an upgrade, of taking leave
+behind              the same in the background, for pages
 tunnels             kept by the control process
 background          a worker without a service manager; runs on the worker's machine
 ==================  ==========================================================================

@@ -32,7 +32,7 @@ say libc "$(getconf GNU_LIBC_VERSION 2>/dev/null || echo other)"
 say now "$(date +%s)"
 for p in python3 python3.10 python3.11 python3.12 python3.13 python3.14; do
   if command -v $p >/dev/null 2>&1; then
-    v=$($p -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) && say python "$v $(command -v $p)"
+    v=$($p -I -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) && say python "$v $(command -v $p)"
   fi
 done
 command -v rsync >/dev/null 2>&1 && say rsync "$(rsync --version 2>/dev/null | sed -n 1p)"
@@ -73,7 +73,7 @@ class Facts:
     #: ``glibc 2.36``, or ``other``.
     libc: str
     shell: str = ""
-    #: Version to path, each a Python that runs.
+    #: Version (``3.11.7``) to path, each a Python that runs.
     pythons: dict[str, str] = field(default_factory=dict)
     rsync: str = ""
     uv: str = ""

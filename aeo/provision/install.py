@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import platform
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from aeo import __version__, executors
 from aeo.core.errors import InputError
 from aeo.provision import wheels
+from aeo.provision.facts import OLDEST
 from aeo.provision.host import quoted
 from aeo.provision.steps import Done, StepFailed
 from aeo.provision.visit import Visit, check
@@ -23,6 +25,8 @@ from aeo.transfer import remote
 _LONG = 1800.0
 #: Libraries that belong to the system's own loader.
 _OF_SYSTEM = re.compile(r"(ld-linux|linux-vdso|libc\.|libm\.|libpthread|libdl\.|librt\.)")
+#: The Python that runs here.
+_EXACTLY = platform.python_version()
 _OURS = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -94,7 +98,7 @@ def get_uv(visit: Visit) -> Done:
         packed = visit.site.shared.wheels / f"uv-{version}-{platform.machine()}.gz"
         if not packed.is_file():
             packed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft = packed.with_name(f".{packed.name}.new")
+            draft = packed.with_name(f".{packed.name}.{os.getpid()}.new")
             with path.open("rb") as source, gzip.open(draft, "wb", compresslevel=1) as target:
                 shutil.copyfileobj(source, target)
             draft.replace(packed)
@@ -146,7 +150,10 @@ def get_aeo(visit: Visit) -> Done:
     """Install AEO beside what is there, then change over to it."""
     folder, packages = f"{visit.base}/versions/{visit.mark}", f"{visit.base}/wheels"
     python = _python(visit)
-    same = python in (_OURS, visit.facts.pythons.get(_OURS))
+    same = python in (
+        _OURS,
+        *(path for version, path in visit.facts.pythons.items() if version.startswith(f"{_OURS}.")),
+    )
     wheel = f"{packages}/{visit.wheel.path.name}"
     check(visit.host.send(visit.wheel.path, wheel), "AEO cannot be sent")
     locked = f"{packages}/constraints-{visit.mark}.txt"
@@ -158,7 +165,7 @@ def get_aeo(visit: Visit) -> Done:
         f" mkdir -p {quoted(visit.base)}/versions"
         f" && $uv venv --quiet --no-project --python {quoted(python)} {quoted(folder)}"
     )
-    fix = f"Install Python {_OURS} there, as here; or give the machine a way to the packages' index."
+    fix = f"Install Python {_EXACTLY} there, as here; or give the machine a way to the packages' index."
     visit.sh(make, "no environment could be made", fix=fix, seconds=_LONG)
     install = (
         f"export UV_NO_CONFIG=1; {quoted(visit.base)}/bin/uv pip install --quiet --python {quoted(folder)}/bin/python"
@@ -183,14 +190,19 @@ def _version(visit: Visit, folder: str) -> str:
 
 
 def _python(visit: Visit) -> str:
-    """The Python to use there: of the version that runs here, if there is one; else uv's own."""
+    """The Python to use there: the very version that runs here, else one as near as there is; else uv's own."""
     found = visit.facts.pythons
-    if _OURS in found:
-        return found[_OURS]
-    usable = [version for version in found if tuple(map(int, version.split("."))) >= (3, 10)]
-    if usable and visit.machine.offline and not visit.facts.alike:
-        return found[max(usable, key=lambda version: tuple(map(int, version.split("."))))]
-    return _OURS
+    alike = [version for version in found if version.startswith(f"{_OURS}.")]
+    # Packages may be asked for by the last number, too.
+    best = _EXACTLY if _EXACTLY in found else max(alike, key=_numbers, default="")
+    usable = [version for version in found if _numbers(version) >= OLDEST]
+    if not best and usable and visit.machine.offline:
+        best = max(usable, key=_numbers)
+    return found[best] if best else _OURS
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def _send_packages(visit: Visit, folder: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import sys
 import zipfile
@@ -198,7 +199,7 @@ def _write(
 ) -> Wheel:
     """Write a wheel into ``folder``, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = folder / f".{name}.new"
+    draft = folder / f".{name}.{os.getpid()}.new"
     everything = {**files, **{f"{info_folder}/{place}": content for place, content in info.items()}}
     record, total = [], hashlib.sha256()
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:

@@ -80,6 +80,20 @@ def machine_of(site: Site, wish: Wish, *, by: str) -> Machine:
     )
 
 
+def wish_of(machine: Machine) -> Wish:
+    """The wish that made it."""
+    return Wish(
+        target=machine.target,
+        ssh_port=machine.ssh_port,
+        id=machine.id,
+        slots=machine.slots,
+        tunnel_port=machine.tunnel_port,
+        direct=machine.direct,
+        executors=machine.executors,
+        offline=machine.offline,
+    )
+
+
 def _check_transfer(site: Site) -> None:
     url = site.config.transfer_url
     if not url or remote.parse(url).kind == "local":

@@ -30,7 +30,7 @@ TOKEN = "s3cret-token-of-this-test"
 #: Writes that are of everyone who signed in.
 OF_EVERYONE = {"auth.sign_in", "auth.sign_out"}
 #: What is looked at by administrators only.
-LOOKED_AT_BY_ADMINS = {"users.index", "users_page.index", "secrets.index"}
+LOOKED_AT_BY_ADMINS = {"users.index", "users_page.index", "secrets.index", "machines_page.show"}
 #: Forms of what viewers may not submit.
 LOOKED_AT_BY_MEMBERS = {"new_page.show", "new_page.count"}
 #: Below these, every change is an administrator's; but who may evaluate may let workers fetch ahead.

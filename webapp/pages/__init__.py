@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from flask import Flask
 
-from webapp.pages import addresses, datasets, drawing, evaluation, home, new, trial, trial_files, users, words, workers
+from webapp.pages import (
+    addresses,
+    datasets,
+    drawing,
+    evaluation,
+    home,
+    machines,
+    new,
+    trial,
+    trial_files,
+    users,
+    words,
+    workers,
+)
 
 
 def register(app: Flask) -> None:
@@ -27,3 +40,4 @@ def register(app: Flask) -> None:
     app.register_blueprint(new.bp)
     app.register_blueprint(users.bp)
     app.register_blueprint(workers.bp)
+    app.register_blueprint(machines.bp)

@@ -19,6 +19,7 @@ from aeo.store import workers as store
 from aeo.store.workers import Sample
 from aeo.workers import WorkerView
 from webapp.auth import Role, current_user, needs
+from webapp.pages import machines
 from webapp.site import current_site
 
 #: Minutes that the small lines show.
@@ -111,6 +112,8 @@ def _all(site: Site) -> dict[str, Any]:
     return {
         "workers": [(view, lines(samples[view.info.id], view, now.timestamp())) for view in views],
         "removed": store.removed(site.db),
+        "machines": machines.listed(site) if current_user.may(Role.ADMIN) else [],
+        "machine_words": machines.words(),
         "flower_url": site.config.flower_url,
         **_common(),
     }
