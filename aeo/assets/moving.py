@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,30 +34,32 @@ def publish(shared: Shared, plan: Plan) -> None:
         staging = Path(tempfile.mkdtemp(prefix="new.", dir=shared.tasks))
         try:
             place = staging / FOLDER / asset.name
-            _copy(Path(asset.path).resolve(strict=True), place, private=asset.private)
-            if not asset.private and reading.digest_of(asset.name, reading.look_at(place, reading.Room())) != digest:
+            _copy(reading.look_at(Path(asset.path).resolve(strict=True), reading.Room()), place)
+            if asset.private:
+                place.chmod(0o600)
+            elif reading.digest_of(asset.name, reading.look_at(place, reading.Room())) != digest:
                 raise InputError(f"{asset.path} was changed just now.", fix="Submit it again.")
             target.parent.mkdir(parents=True, exist_ok=True)
             _take_place(staging / FOLDER, target)
-        except (OSError, shutil.Error) as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
             raise InputError(f"{asset.path} cannot be read whole: {error}") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _copy(real: Path, target: Path, *, private: bool) -> None:
-    """Copy a file or folder, links as what they mean.
+def _copy(look: reading.Look, target: Path) -> None:
+    """Copy what was looked at, links as what they mean; nothing that has taken a file's place meanwhile is waited for.
 
     Raises:
-        OSError, shutil.Error: it cannot be copied.
+        OSError: something cannot be copied.
     """
     target.parent.mkdir(parents=True, mode=0o700)
-    if real.is_dir():
-        shutil.copytree(real, target)
-        return
-    copy.file(real, target)
-    if private:
-        target.chmod(0o600)
+    if b"" not in look.files:
+        target.mkdir()
+    for name in sorted(look.folders):
+        (target / os.fsdecode(name)).mkdir()
+    for name, path in look.files.items():
+        copy.file(path.resolve(), target / os.fsdecode(name))
 
 
 def _take_place(staged: Path, target: Path) -> None:

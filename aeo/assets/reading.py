@@ -120,6 +120,9 @@ def _look_into(folder: Path, below: bytes, home: Path, around: tuple[Path, ...],
     for path in sorted(folder.iterdir()):
         room.take(files=1)
         relative = below + b"/" + os.fsencode(path.name) if below else os.fsencode(path.name)
+        if tree.too_long(os.fsdecode(relative)):
+            look.faults.append((path, "has a path that is too long."))
+            continue
         try:
             real = path.resolve(strict=True)
             state = real.stat()

@@ -293,3 +293,18 @@ def test_what_is_another_content_than_before_is_named(site: Site, data: Path, tm
     (data / "word").write_text("wrong")
     (tmp_path / ".env").write_text("A=2\n")
     assert assets.changed(before, joined(site, config)) == (str(data),)
+
+
+def test_what_could_not_be_stored_there_is_told(site: Site, data: Path) -> None:
+    deep = data.joinpath(*["x" * 200] * 11)
+    deep.mkdir(parents=True)
+    assert "path that is too long" in refused(site, mounting(data))[0].message
+
+
+def test_a_pipe_in_a_files_place_is_not_waited_for(site: Site, data: Path) -> None:
+    plan = joined(site, mounting(data))
+    (data / "word").unlink()
+    os.mkfifo(data / "word")
+    with pytest.raises(InputError, match="changed just now"):
+        assets.publish(site.shared, plan)
+    assert list(site.shared.tasks.iterdir()) == []
