@@ -132,4 +132,4 @@ def is_number(value: Any) -> bool:
 
 def secret_fix(name: str) -> str:
     """What to do about a secret written out."""
-    return f"Write ${{{name}}} and set {name} in the environment of the workers."
+    return f"Write ${{{name}}} and set it once: `aeo secrets set {name}`, or in each worker's environment."

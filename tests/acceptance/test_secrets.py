@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,29 @@ def test_what_an_agent_usually_needs_is_suggested(platform: Platform) -> None:
     said = submit(platform, config, "--check")
     assert "The agent terminus-2 with openai/gpt-5 usually needs OPENAI_API_KEY" in said
     assert "aeo secrets set OPENAI_API_KEY" in said
+
+
+def test_a_driver_that_stays_up_has_them_for_one_trial_only(tmp_path: Path) -> None:
+    tasks.needed_harbor()
+    require(tasks.namespaces_work(), "user namespaces")
+    said = 'printf %s "$PROBE_API_KEY" | sha256sum > /logs/agent/said.txt'
+    for name in ("a", "b", "c"):
+        tasks.task(tmp_path / "set" / name, solve=said)
+    config = {
+        "agents": [{"name": "oracle", "env": {"PROBE_API_KEY": "${PROBE_API_KEY:-}"}}],
+        "environment": dict(tasks.HOST),
+        "datasets": [{"path": str(tmp_path / "set")}],
+    }
+    run = tasks.start(tmp_path, config)
+    drivers = set()
+    with run.session() as session:
+        for trial, value in zip(run.trials, ("", VALUE, ""), strict=True):
+            given = {"PROBE_API_KEY": value} if value else {}
+            context = replace(run.context(trial), environment=given)
+            session.run(trial, context, lambda _: None)
+            assert session._driver is not None
+            drivers.add(session._driver.pid)
+            assert VALUE not in str(psutil.Process(session._driver.pid).environ())
+            text = (context.trial_dir / "agent" / "said.txt").read_text()
+            assert text == f"{digest(value)}  -\n"
+    assert len(drivers) == 1

@@ -156,7 +156,7 @@ def test_the_error_names_the_line_and_the_fix_and_not_the_secret() -> None:
     assert first.field == "job.yaml:4: agents[0].kwargs.api_key"
     assert "Move it to an 'env'" in first.fix
     assert second.field == "job.yaml:5: agents[0].env.MY_TOKEN"
-    assert second.fix == "Write ${MY_TOKEN} and set MY_TOKEN in each worker's environment."
+    assert second.fix.startswith("Write ${MY_TOKEN} and set it once: `aeo secrets set MY_TOKEN`, or ")
     assert "hush" not in str(caught.value)
 
 

@@ -53,8 +53,8 @@ def _secret(found: secrets.Found, file: SubmittedFile) -> Problem:
     name = str(found.path[-1]).upper() if found.resolvable else "NAME"
     if not name.isidentifier():
         name = "NAME"
-    here = f"Write ${{{name}}} and set {name} in each worker's environment."
-    elsewhere = "Move it to an 'env' as NAME: ${NAME} and set NAME in each worker's environment."
+    here = f"Write ${{{name}}} and set it once: `aeo secrets set {name}`, or in each worker's environment."
+    elsewhere = "Move it to an 'env' as NAME: ${NAME}; `aeo secrets set NAME`, or set it in each worker's environment."
     return Problem(
         message="holds a secret, which would be stored with the plan and with every result.",
         field=source.place(file.name, file.text, found.path),
