@@ -232,7 +232,7 @@ def harbor(*arguments: str, cwd: Path) -> str:
     """Run Harbor's own command to its end; returns what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(plugin_path()), "HARBOR_TELEMETRY": "0", "COLUMNS": "200"}
     command = [str(harbor_python(create=False).path), "-m", "harbor.cli.main", *arguments]
-    answer = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    answer = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-3000:]
     return answer.stdout
 

@@ -58,7 +58,7 @@ def viewer(jobs: Path, log: Path) -> Iterator[str]:
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         try:
-            server.wait(10)
+            server.wait(30)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
@@ -74,7 +74,7 @@ def _answers(url: str) -> bool:
 
 def get(url: str) -> Any:
     """An endpoint's JSON."""
-    with urllib.request.urlopen(url, timeout=20) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return json.loads(response.read())
 
 
@@ -120,7 +120,7 @@ def _trial(base: str) -> dict[str, Any]:
 def _page(url: str) -> Any:
     """The page's JSON, else its text, else the number of its error."""
     try:
-        with urllib.request.urlopen(url, timeout=20) as response:
+        with urllib.request.urlopen(url, timeout=60) as response:
             text = response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code

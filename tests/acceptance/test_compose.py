@@ -160,7 +160,7 @@ def test_the_file_is_valid_without_any_setting(tmp_path: Path) -> None:
 def test_it_ends_with_an_address_that_signs_in(stack: Stack) -> None:
     assert "2 of 2 workers are online" in stack.log.read_text()
     assert stack.url == f"http://127.0.0.1:{stack.environment['AEO_PORT']}"
-    with httpx.Client(base_url=stack.url, follow_redirects=True, trust_env=False, timeout=20) as browser:
+    with httpx.Client(base_url=stack.url, follow_redirects=True, trust_env=False, timeout=60) as browser:
         assert browser.get("/workers").url.path == "/sign-in"
         page = browser.get(f"/?token={stack.token}")
         assert page.is_success
@@ -212,7 +212,7 @@ def test_flower_answers_with_the_token_only(stack: Stack) -> None:
 
     def look() -> bool:
         assert httpx.get(address, trust_env=False).status_code == 401
-        seen = httpx.get(f"{address}?refresh=1", auth=("aeo", stack.token), trust_env=False, timeout=20).json()
+        seen = httpx.get(f"{address}?refresh=1", auth=("aeo", stack.token), trust_env=False, timeout=60).json()
         return {name.partition("@")[0] for name in seen} == {"worker-1", "worker-2", "control"}
 
     assert eventually(look, 40, pause=0.5)

@@ -38,7 +38,7 @@ def flower(platform: Platform) -> Iterator[httpx.Client]:
     program = Program(["flower", "--port", str(port)], platform.folder, environment)
     url = f"http://127.0.0.1:{port}"
     try:
-        with httpx.Client(base_url=url, auth=("aeo", TOKEN), trust_env=False, timeout=20) as client:
+        with httpx.Client(base_url=url, auth=("aeo", TOKEN), trust_env=False, timeout=60) as client:
             eventually(lambda: answers(client, program), 30, pause=0.2)
             yield client
         assert program.terminate() == 0

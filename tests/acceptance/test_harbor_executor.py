@@ -152,9 +152,9 @@ def test_a_stopped_trial_ends_soon_and_says_cancelled(hanging: Run) -> None:
         eventually(agent_hangs, 30)
         begun = time.monotonic()
         session.stop("cancelled")
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
         assert not errors
         assert phases[-1] == "cancelling"
         summary = executor.summarise(trial, context.trial_dir)
@@ -180,7 +180,7 @@ def test_a_killed_driver_takes_all_with_it_and_the_next_trial_runs(hanging: Run)
         eventually(agent_hangs, 30)
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGKILL)
-        thread.join(20)
+        thread.join(120)
         assert "killed by signal 9" in str(errors[0])
         eventually(lambda: not tasks.sleepers())
         assert (context.trial_dir / "trial.log").exists()
@@ -198,7 +198,7 @@ def test_a_driver_that_does_not_stop_is_killed(hanging: Run) -> None:
         assert session._driver is not None
         os.kill(session._driver.pid, signal.SIGSTOP)
         session.stop("deadline", 0.5)
-        thread.join(20)
+        thread.join(120)
         assert "deadline" in str(errors[0])
 
 

@@ -47,7 +47,7 @@ def submitted(platform: Platform, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_rerun_merges_like_one_job(platform: Platform, tmp_path: Path) -> None:
     tasks.passing(tmp_path / "binary" / "passing")
     # Only once this file is there does its verifier leave a reward.

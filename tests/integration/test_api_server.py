@@ -53,7 +53,7 @@ class Web:
     def answers(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
         try:
-            return httpx.get(f"{self.url}/api/health", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/api/health", timeout=60).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -63,7 +63,7 @@ class Web:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ def web(tmp_path: Path, redis_url: str) -> Iterator[Web]:
         if running.process.poll() is None:
             running.process.send_signal(signal.SIGTERM)
             try:
-                running.process.wait(timeout=20)
+                running.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 running.process.kill()
                 running.process.wait()
 
 
 def test_it_answers_hides_the_token_and_stops_at_sigterm(web: Web) -> None:
-    with httpx.Client(base_url=web.url, timeout=10) as client:
+    with httpx.Client(base_url=web.url, timeout=60) as client:
         answer = client.get("/api/workers", headers={"Authorization": f"Bearer {TOKEN}"})
         assert (answer.status_code, answer.json()) == (200, {"workers": []})
         assert "gunicorn" not in str(answer.headers).lower()
@@ -92,7 +92,7 @@ def test_it_answers_hides_the_token_and_stops_at_sigterm(web: Web) -> None:
         assert (signed_in.status_code, signed_in.headers["Location"]) == (303, "/?offset=0")
         assert client.get("/").status_code == 200
         client.get(f"/nothing?token={TOKEN}")
-    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=60) as raw:
         raw.sendall(f"GET /?token={TOKEN} HTTP/9.9\r\nBad Header {TOKEN}\r\n\r\n".encode())
         assert b"400" in raw.recv(1000)
     children = psutil.Process(web.process.pid).children(recursive=True)
@@ -116,13 +116,13 @@ def test_a_large_body_is_refused_without_keeping_it(web: Web) -> None:
         f"{web.url}/api/evaluations",
         content=chunks(),
         headers={**headers, "Content-Length": str(size)},
-        timeout=30,
+        timeout=120,
     )
     assert told.status_code == 413
     assert told.json()["problems"][0]["field"] == "body"
     assert web.memory() - before < 12 * 1024 * 1024
     # Without a length, it is read up to the limit of 16 MiB and no further.
-    untold = httpx.post(f"{web.url}/api/evaluations", content=chunks(), headers=headers, timeout=30)
+    untold = httpx.post(f"{web.url}/api/evaluations", content=chunks(), headers=headers, timeout=120)
     assert untold.status_code == 413
     assert web.answers()
 
@@ -133,7 +133,7 @@ def test_a_request_that_runs_is_answered_before_it_stops(web: Web) -> None:
         f"POST /api/evaluations HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=15) as raw:
+    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=60) as raw:
         raw.sendall(head.encode() + body[:4])
         # Another answer shows that the first request has been taken up meanwhile.
         assert web.answers()
@@ -144,7 +144,7 @@ def test_a_request_that_runs_is_answered_before_it_stops(web: Web) -> None:
         while chunk := raw.recv(65536):
             answer += chunk
     assert answer.startswith(b"HTTP/1.1 422")
-    assert web.process.wait(timeout=20) == 0
+    assert web.process.wait(timeout=60) == 0
 
 
 def _refuses(url: str) -> bool:

@@ -85,7 +85,7 @@ def test_failures_are_requeued_then_recorded_and_the_rest_is_scored(site: Site, 
 
 def test_a_trial_past_its_hard_deadline_is_stopped_and_recorded(site: Site, tmp_path: Path) -> None:
     with running(site, tmp_path, "a"):
-        evaluation = submit(site, {"name": "slow", "tasks": 2, "seconds": [60, 0], "deadline": 1}, max_requeues=1)
+        evaluation = submit(site, {"name": "slow", "tasks": 2, "seconds": [60, 0], "deadline": 2}, max_requeues=1)
         status = closed(site, evaluation.id)
     assert status.state is EvaluationState.FAILED
     assert status.requeues == 1

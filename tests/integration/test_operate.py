@@ -81,7 +81,7 @@ def test_a_watch_of_a_paused_evaluation_goes_on_waiting(controller: Site) -> Non
     aeo("cancel", id)
     for state in (EvaluationState.MERGING, EvaluationState.CANCELLED):
         assert evaluations.move(controller.db, id, state)
-    watcher.join(20)
+    watcher.join(120)
     assert ended[0].exit_code == 3
     assert (
         f"is paused (paused by operator: lunch). Waiting until somebody resumes it: aeo resume {id}" in ended[0].stderr

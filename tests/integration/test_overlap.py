@@ -28,7 +28,7 @@ TASKS = 12
 def site(site: Site) -> Site:
     register(site, "a", slots=1)
     health.mark_recovered(site.db)
-    return replace(site, config=replace(site.config, lease_seconds=1.0, slots=1))
+    return replace(site, config=replace(site.config, lease_seconds=2.0, slots=1))
 
 
 class Line:
@@ -65,7 +65,7 @@ def test_trials_run_on_while_the_line_is_held_up_and_keep_their_leases(site: Sit
         # So many as may wait, and the one whose slot waits with it.
         eventually(lambda: ran(site, id) == sender.BACKLOG + 1)
         held = set(store_states(site, id, TrialState.RUNNING))
-        threading.Event().wait(2.5)  # longer than two leases
+        threading.Event().wait(4.5)  # longer than two leases
         assert set(store_states(site, id, TrialState.RUNNING)) == held
         assert trials.expired(site.db, id) == []
         line.free.set()

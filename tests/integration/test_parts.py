@@ -30,7 +30,7 @@ def test_a_controller_in_parts(redis_url: str, tmp_path: Path) -> None:
         assert shown.ends() == 0
         token = (root / "token").read_text().strip()
         assert shown.output == f"Sign in: https://aeo.example.org/?token={token}\n"
-        with httpx.Client(base_url=url, follow_redirects=True, trust_env=False, timeout=20) as browser:
+        with httpx.Client(base_url=url, follow_redirects=True, trust_env=False, timeout=60) as browser:
             assert browser.get("/workers").url.path == "/sign-in"
             assert browser.get(f"/?token={token}").is_success
             assert browser.get("/workers").url.path == "/workers"

@@ -9,7 +9,6 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 from programs import TOKEN, Api, Program, all_gone, free_port
@@ -225,7 +224,7 @@ def test_a_workers_life(controller: Controller, programs: list[Program]) -> None
     assert found["info"]["host"] == "rack-7"
     assert found["info"]["capacity"]["slots"] == 3
     first = found["heartbeat"]["at"]
-    eventually(lambda: controller.api.worker("mortal")["heartbeat"]["at"] > first)
+    eventually(lambda: _beat(controller, "mortal") > first)
     family = worker.family()
     assert worker.terminate() == 0, worker.output
     eventually(lambda: all_gone(family))
@@ -241,6 +240,11 @@ def test_a_workers_life(controller: Controller, programs: list[Program]) -> None
     again.process.kill()
     programs.append(controller.worker("mortal"))
     eventually(lambda: controller.api.worker("mortal")["info"]["boot"] != back["info"]["boot"], 30)
+
+
+def _beat(controller: Controller, id: str) -> str:
+    """When it was last heard of; "" while that is too long ago."""
+    return str((controller.api.worker(id)["heartbeat"] or {"at": ""})["at"])
 
 
 def test_a_forgotten_worker_registers_again(controller: Controller, programs: list[Program]) -> None:
@@ -259,15 +263,17 @@ def test_a_stopping_worker_and_its_trial(controller: Controller, programs: list[
     worker = controller.worker(id)
     programs.append(worker)
     controller.api.await_worker(id)
-    seconds = 4 if signals == 1 else 600
-    evaluation = controller.api.submit(
-        {"executor": "sleep", "name": id, "workers": [id], "trials": 3, "seconds": seconds}
-    )
+    go = controller.folder / f"go-{signals}"
+    task = {"name": "waits", "command": f"until test -e {go}; do sleep 0.05; done"}
+    config = {"executor": "command", "name": id, "workers": [id], "tasks": [task], "attempts": 3}
+    evaluation = controller.api.submit(config)
     eventually(lambda: controller.api.status(evaluation)["running"] == 1)
     worker.process.send_signal(signal.SIGTERM)
     eventually(lambda: controller.api.worker(id)["heartbeat"]["draining"] == "stopping")
     if signals == 2:
         worker.process.send_signal(signal.SIGTERM)
+    else:
+        go.touch()
     assert worker.ends() == 0, worker.output
     assert f"worker {id}: finishing 1 trial; a second Ctrl-C gives it back" in worker.output
     assert controller.api.worker(id) is None
@@ -278,9 +284,7 @@ def test_a_stopping_worker_and_its_trial(controller: Controller, programs: list[
         return bool(status["done"] == int(done) and status["running"] == 0 and status["pending"] == 3 - int(done))
 
     eventually(settled)
-    httpx.post(
-        f"{controller.api.url}/api/evaluations/{evaluation}/cancel", headers={"Authorization": f"Bearer {TOKEN}"}
-    ).raise_for_status()
+    controller.api.cancel(evaluation)
 
 
 def test_a_dead_web_process_is_replaced(controller: Controller) -> None:

@@ -472,13 +472,13 @@ def test_a_cancel_while_the_task_is_fetched_stops_the_trial(
 
     def slow(*args: Any, **named: Any) -> Any:
         fetching.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return real(*args, **named)
 
     monkeypatch.setattr(contents, "fetch", slow)
     with running(site, tmp_path, "a"):
         id = submit(site, {"name": "x", "trials": 1, "seconds": 120}, workers=["a"]).id
-        assert fetching.wait(20)
+        assert fetching.wait(120)
         evaluations.cancel(site, id)
         go_on.set()
         assert closed(site, id, 20).state is EvaluationState.CANCELLED
@@ -591,13 +591,13 @@ def test_merge_is_closed_by_one_at_a_time(site: Site, tmp_path: Path, monkeypatc
 
     def slow(*args: Any) -> None:
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         real(*args)
 
     monkeypatch.setattr(sleep.executor, "merge", slow)
     thread = threading.Thread(target=jobs.merge, args=(site, id))
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(120)
     assert jobs.merge(site, id) is EvaluationState.MERGING
     go_on.set()
     thread.join()

@@ -54,7 +54,7 @@ def test_a_full_memory_starts_nothing_for_the_moment(site: Site, tmp_path: Path)
     assert not threading.Event().wait(0.3)
     assert evaluations.get(site.db, id).pending == 2
     crowded[0] = ""
-    thread.join(20)
+    thread.join(120)
     assert evaluations.get(site.db, id).pending == 0
 
 
@@ -83,7 +83,7 @@ def test_one_starts_when_the_one_before_has_its_environment(site: Site, tmp_path
     assert not threading.Event().wait(0.3)
     assert got == []
     first.told("agent")
-    thread.join(10)
+    thread.join(120)
     assert len(got) == 1
 
 

@@ -511,7 +511,7 @@ def narrow(port: int, limit: int) -> Iterator[tuple[int, threading.Event, thread
                 most -= len(data)
             if most <= 0:
                 stopped.set()
-                cut.wait(30)
+                cut.wait(120)
             for end in (reading, writing):
                 end.shutdown(socket.SHUT_RDWR)
 
@@ -562,13 +562,13 @@ def test_an_interrupted_push_goes_on_where_it_stopped(
 
         pushing = threading.Thread(target=push)
         pushing.start()
-        assert stopped.wait(30)
+        assert stopped.wait(120)
         if how == "rsync killed":
             children = [child for child in psutil.Process().children() if f":{port}/" in _command_line(child)]
             assert len(children) == 1
             children[0].kill()
         cut.set()
-        pushing.join(30)
+        pushing.join(120)
         assert not pushing.is_alive()
     assert [error.permanent for error in failures] == [False]
     # The daemon's side ends by itself; what came stays under the final name.

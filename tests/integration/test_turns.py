@@ -42,14 +42,15 @@ def times(platform: Platform, id: str, kind: str) -> list[float]:
 
 def test_a_small_one_behind_a_big_one_starts_within_a_trials_time(platform: Platform) -> None:
     big = submit(platform, "big", 8, 0.8)
-    eventually(lambda: platform.api.status(big)["done"] >= 2, pause=0.05)
+    eventually(lambda: platform.api.status(big)["done"] >= 1, pause=0.05)
     small = submit(platform, "small", 2, 0.2)
-    done(platform, small)
-    assert platform.api.status(big)["state"] == "running"
-    done(platform, big)
+    for id in (small, big):
+        done(platform, id)
     (submitted,) = times(platform, small, "submitted")
-    # The trial that ran has its 0.8 s; the rest is what a turn and a message cost on a busy machine.
-    assert times(platform, small, "claimed")[0] - submitted < 0.8 + 1.0
+    begun, order = times(platform, small, "claimed")[0], times(platform, big, "claimed")
+    # The trial that ran has its time; one more may begin while a busy machine brings the message.
+    assert len([at for at in order if submitted < at < begun]) <= 2
+    assert order[-1] > begun
     for id in (big, small):
         platform.check_once_each(id)
         assert len(times(platform, id, "closed")) == 1
@@ -68,7 +69,12 @@ def test_a_higher_priority_goes_first_and_a_lower_one_last(platform: Platform) -
 
 
 def test_equals_take_turns(platform: Platform) -> None:
+    go = platform.folder / "go"
+    task = {"name": "first", "command": f"until test -e {go}; do sleep 0.05; done"}
+    first = platform.api.submit({"executor": "command", "name": "first", "tasks": [task]})
+    eventually(lambda: platform.api.status(first)["running"])
     ids = [submit(platform, name, 3, 1.1) for name in ("left", "right")]
+    go.touch()
     for id in ids:
         done(platform, id)
     order = sorted((at, id) for id in ids for at in times(platform, id, "claimed"))
@@ -77,12 +83,15 @@ def test_equals_take_turns(platform: Platform) -> None:
 
 
 def test_a_worker_that_joins_late_helps_within_seconds(platform: Platform) -> None:
-    id = submit(platform, "long", 10, 0.8)
+    id = submit(platform, "long", 400, 0.8)
     eventually(lambda: platform.api.status(id)["done"] >= 1, pause=0.05)
     platform.worker("late", "--slots", "2", "--poll-interval", "0.5")
     platform.api.await_worker("late", timeout=60)
-    done(platform, id)
-    assert platform.check_once_each("long") == {"one", "late"}
-    (added, *_) = times(platform, id, "batch_added")
-    claims = [event for event in platform.events(id) if event["kind"] == "claimed" and event["worker"] == "late"]
-    assert datetime.fromisoformat(claims[0]["at"]).timestamp() - added < 2.0
+    # By the message that is sent to it: what repairs would find came after minutes.
+    eventually(lambda: platform.api.worker("late")["heartbeat"]["busy"], 10, pause=0.05)
+    platform.api.cancel(id)
+    eventually(lambda: platform.api.status(id)["state"] == "cancelled", pause=0.1)
+    claims = [event for event in platform.events(id) if event["kind"] == "claimed"]
+    assert {event["worker"] for event in claims} == {"one", "late"}
+    assert len({event["trial"] for event in claims}) == len(claims)
+    assert times(platform, id, "batch_added")
