@@ -13,7 +13,7 @@ from aeo.core import alerts as core
 from aeo.core import estimate
 from aeo.core.alerts import Alert, ControllerFacts, EvaluationFacts, RunFacts, WorkerFacts
 from aeo.core.errors import InputError
-from aeo.core.model import EvaluationState
+from aeo.core.model import EvaluationState, WorkerState
 from aeo.site import Site
 from aeo.store import connection, events, health, trials
 from aeo.store import evaluations as store
@@ -73,7 +73,8 @@ def _workers(site: Site, pool: Sequence[WorkerView]) -> Iterator[WorkerFacts]:
         beat, kept = view.heartbeat, samples[view.info.id]
         yield WorkerFacts(
             id=view.info.id,
-            state=view.state,
+            # One executor of it is a reason to look as well.
+            state=WorkerState.PAUSED if _has_executor_out(view) else view.state,
             note=view.note,
             last_seen=beat.at if beat else kept[-1].at if kept else None,
             # The first heartbeat, made at registration, has measured nothing.
@@ -82,6 +83,10 @@ def _workers(site: Site, pool: Sequence[WorkerView]) -> Iterator[WorkerFacts]:
             disk_full=bool(beat and beat.draining.startswith(workers.DISK_FULL)),
             clock_skew=beat.clock_skew if beat else None,
         )
+
+
+def _has_executor_out(view: WorkerView) -> bool:
+    return view.state is WorkerState.ONLINE and worker_store.EXECUTOR_OUT in view.note
 
 
 def _evaluation(site: Site, status: EvaluationStatus, moment: datetime) -> EvaluationFacts:

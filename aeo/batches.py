@@ -64,6 +64,8 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
     if why := site.draining():
         # Not started: it is sent again, here or to another worker.
         return {"batch": batch.id, "ran": 0, "note": why}
+    if why := _executor_out(site, batch):
+        return {"batch": batch.id, "ran": 0, "note": why}
     if turns.gives_way(site, batch):
         return {"batch": batch.id, "ran": 0, "again": True}
     if not evaluations.start_batch(site.db, batch):
@@ -95,7 +97,7 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
             # If the store is away, the heartbeat will tell that this batch is no more.
             with suppress(AeoError, OSError):
                 evaluations.end_batch(site.db, batch)
-                _count(site, failed=failed)
+                _count(site, batch, failed=failed)
             with suppress(OSError):
                 outbox.tidy(site, batch.evaluation)
     if work.turn.given:
@@ -169,14 +171,31 @@ def close_resting(site: WorkerSite) -> None:
         _close(work)
 
 
-def _count(site: WorkerSite, *, failed: bool) -> None:
-    """Take this worker out of the pool when its batches fail one after the other: it would only break more."""
-    count = workers.count_batch(site.db, site.config.worker_id, failed=failed)
-    if count >= FAILED_BATCHES:
-        error = str(sys.exc_info()[1] or "see its log")
-        note = f"{count} batches failed in a row, the last: {error}"[:500]
-        log.error("this worker is paused: %s", note)
-        workers.pause_self(site.db, site.config.worker_id, note)
+def _executor_out(site: WorkerSite, batch: Batch) -> str:
+    """Why this worker starts no batch of the executor that this one is of; "" if it does."""
+    out = workers.paused_executors(site.db, site.config.worker_id)
+    executor = evaluations.get(site.db, batch.evaluation).executor if out else ""
+    return f"{executor} is paused here" if executor in out else ""
+
+
+def _count(site: WorkerSite, batch: Batch, *, failed: bool) -> None:
+    """Let this worker take no more when its batches fail one after the other: it would only break more.
+
+    No more of that executor, which is what is broken; or nothing at all, where the machine is: its disk, what it gets.
+    """
+    error, id = sys.exc_info()[1], site.config.worker_id
+    executor = (
+        "" if isinstance(error, (OSError, TransferFailed)) else evaluations.get(site.db, batch.evaluation).executor
+    )
+    count = workers.count_batch(site.db, id, failed=failed, executor=executor)
+    if count < FAILED_BATCHES:
+        return
+    note = f"{count} batches failed in a row, the last: {error or 'see its log'}"[:500]
+    log.error("%s is paused: %s", executor or "this worker", note)
+    if executor:
+        workers.pause_executor(site.db, id, executor, note)
+    else:
+        workers.pause_self(site.db, id, note)
 
 
 def _fetch_record(site: WorkerSite, evaluation: str) -> Record:

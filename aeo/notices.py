@@ -18,6 +18,7 @@ from aeo import channels, codec, folders
 from aeo.channels import Channel, Undelivered
 from aeo.core import notices as core
 from aeo.core.errors import InputError
+from aeo.core.model import WorkerState
 from aeo.core.notices import EvaluationFacts, Notice, Seen, WorkerFacts
 from aeo.leases import clock
 from aeo.secrets import hiding
@@ -132,7 +133,15 @@ class Notifier:
 
     def _workers(self) -> list[WorkerFacts]:
         return [
-            WorkerFacts(id=status.info.id, host=status.info.host, state=status.state, note=status.note)
+            WorkerFacts(
+                id=status.info.id,
+                host=status.info.host,
+                # One executor of it is news as well.
+                state=WorkerState.PAUSED
+                if status.paused_executors and status.state is WorkerState.ONLINE
+                else status.state,
+                note=status.note,
+            )
             for status in worker_store.all(self._site.db)
         ]
 

@@ -33,7 +33,8 @@ def keep_going(site: Site, record: Record, pool: Mapping[str, WorkerStatus], *, 
     if status.state is not EvaluationState.RUNNING:
         return
     batches = store.batches(site.db, status.id)
-    alive = [batch for batch in batches if _attend_batch(site, batch, pool, dead=dead)]
+    executor = record.evaluation.spec.executor
+    alive = [batch for batch in batches if _attend_batch(site, batch, pool, executor, dead=dead)]
     if not status.pending:
         return
     if alive:
@@ -93,7 +94,9 @@ def _next_help(batches: Sequence[BatchStatus], worker: WorkerStatus) -> datetime
     return max(ended) + timedelta(seconds=min(LONGEST_HELP_SECONDS, HELP_SECONDS * max(1.0, rounds)))
 
 
-def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStatus], *, dead: bool) -> bool:
+def _attend_batch(
+    site: Site, status: BatchStatus, pool: Mapping[str, WorkerStatus], executor: str, *, dead: bool
+) -> bool:
     """Whether a batch will still claim trials; ends one that nobody works on, sends again one whose message is gone."""
     if status.state is BatchState.ENDED:
         return False
@@ -115,7 +118,7 @@ def _attend_batch(site: Site, status: BatchStatus, pool: Mapping[str, WorkerStat
         # Whoever made it died before it could be sent.
         store.end_batch(site.db, status.batch)
         return False
-    if not sharing.takes_work(worker):
+    if not sharing.takes_work(worker) or executor in worker.paused_executors:
         return False
     if _message_is_lost(site, status, worker):
         with logs.about(batch=status.batch.id, worker=status.batch.worker):

@@ -77,6 +77,7 @@ def matching(
         InputError: none has; says for each what it lacks.
     """
     missing = {worker.info.id: lacks(worker, spec.executor, plan.version) for worker in pool}
+    out = {worker.info.id for worker in pool if spec.executor in worker.paused_executors}
     fits = [worker for worker in pool if not missing[worker.info.id]]
     having = [worker for worker in fits if not lacks_variables(worker, variables)]
     if having:
@@ -90,7 +91,9 @@ def matching(
             Problem(
                 field=f"worker {id}",
                 message=f"{what}.",
-                fix=f"Install {spec.executor} {plan.version} there and restart the worker.",
+                fix=f"Look after it, then: aeo workers resume {id}"
+                if id in out
+                else f"Install {spec.executor} {plan.version} there and restart the worker.",
             )
             for id, what in missing.items()
         )
@@ -102,6 +105,8 @@ def lacks(worker: WorkerStatus, executor: str, version: str | None) -> str:
     has = worker.info.executors.get(executor)
     if has is None:
         return f"has no {executor}"
+    if executor in worker.paused_executors:
+        return f"has paused {executor}: {worker.paused_executors[executor]}"
     return "" if version is None or has == version else f"has {executor} {has}, not {version}"
 
 

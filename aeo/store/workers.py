@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +21,10 @@ SAMPLES, SAMPLES_LIFE = 90, 2 * 3600
 #: What `register` and `beat` are told of a process that a person removed.
 _REMOVED = "removed"
 _TOLD = frozenset(item.name for item in fields(Heartbeat))
+#: Beginnings of fields of a worker: followed by an executor's name.
+_FAILED, _OUT = "failed_batches ", "out "
+#: By this a note says that one executor takes nothing there, while the others do.
+EXECUTOR_OUT = " is paused here: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,8 @@ class WorkerStatus:
     recent: tuple[bool, ...] = ()
     #: As learnt from what it ran: 0.5 takes twice as long as usual.
     speed: float = 1.0
+    #: Executors whose batches it starts no more, and why; the others it does.
+    paused_executors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +184,7 @@ def set_state(db: Db, id: str, state: WorkerState, note: str = "") -> None:
     with db.client.pipeline(transaction=True) as pipe:
         pipe.hset(key("worker", id), mapping={"state": state.value, "note": note})
         # Whoever resumes it wants it to be tried again.
-        pipe.hdel(key("worker", id), "failed_batches")
+        pipe.hdel(key("worker", id), *_counted(db, id))
         pipe.delete(key("worker_recent", id))
         pipe.execute()
     _note_idle(db, id)
@@ -189,6 +195,12 @@ def pause_self(db: Db, id: str, note: str) -> None:
     db.client.hset(key("worker", id), mapping={"state": WorkerState.PAUSED.value, "note": note})
     db.client.hdel(key("worker", id), "failed_batches")
     db.client.delete(key("worker_recent", id))
+
+
+def forget_room(db: Db, id: str, evaluation: str) -> None:
+    """Forget what a worker kept room for, if that is of an evaluation that is over: it may not look there any more."""
+    if (db.client.get(key("room", id)) or "").startswith(f"{evaluation} "):
+        db.client.delete(key("room", id))
 
 
 def note_idle(db: Db, statuses: Sequence[WorkerStatus]) -> None:
@@ -211,12 +223,37 @@ def _note_idle(db: Db, id: str) -> None:
     (db.client.sadd if idle else db.client.srem)(key("idle"), id)
 
 
-def count_batch(db: Db, id: str, *, failed: bool) -> int:
-    """Count a worker's batches that failed in a row; one that did not fail begins anew. Returns how many."""
+def count_batch(db: Db, id: str, *, failed: bool, executor: str = "") -> int:
+    """Count a worker's batches that failed in a row; one that did not fail begins anew. Returns how many.
+
+    ``executor``: only its own are counted; without one, what failed was nobody's.
+    """
+    name = f"{_FAILED}{executor}" if executor else "failed_batches"
     if failed:
-        return int(db.client.hincrby(key("worker", id), "failed_batches", 1))
-    db.client.hdel(key("worker", id), "failed_batches")
+        return int(db.client.hincrby(key("worker", id), name, 1))
+    db.client.hdel(key("worker", id), name, "failed_batches")
     return 0
+
+
+def pause_executor(db: Db, id: str, executor: str, why: str) -> None:
+    """Let a worker start no batch of one executor, by its own wish; resuming the worker ends that."""
+    db.client.hset(key("worker", id), f"{_OUT}{executor}", why)
+    db.client.hdel(key("worker", id), f"{_FAILED}{executor}")
+
+
+def paused_executors(db: Db, id: str) -> frozenset[str]:
+    """Executors whose batches a worker starts no more."""
+    return frozenset(_out(db.client.hgetall(key("worker", id))))
+
+
+def _out(told: Mapping[str, str]) -> dict[str, str]:
+    return {name[len(_OUT) :]: why for name, why in sorted(told.items()) if name.startswith(_OUT)}
+
+
+def _counted(db: Db, id: str) -> list[str]:
+    """Fields that are gone once a person has looked after a worker."""
+    names = db.client.hkeys(key("worker", id))
+    return ["failed_batches", *(name for name in names if name.startswith((_FAILED, _OUT)))]
 
 
 def bar(db: Db, id: str) -> None:
@@ -329,6 +366,7 @@ def _status(
     if heartbeat and state is WorkerState.ONLINE and heartbeat.draining in _ECHOES:
         # Resumed since it said so; it learns of it with its next beat.
         heartbeat = replace(heartbeat, draining="")
+    out = _out(told)
     return WorkerStatus(
         info=loads(WorkerInfo, info),
         state=state,
@@ -336,10 +374,11 @@ def _status(
         # A beat may come in between reading the clock and reading it.
         heartbeat_age=max(at - heartbeat.at, timedelta()).total_seconds() if heartbeat else None,
         weight_override=float(told["weight"]) if "weight" in told else None,
-        note=told.get("note", ""),
+        note=told.get("note", "") or "; ".join(f"{name}{EXECUTOR_OUT}{why}" for name, why in out.items()),
         busy=busy,
         recent=tuple(value == "1" for value in recent),
         speed=speed,
+        paused_executors=out,
     )
 
 
