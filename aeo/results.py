@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import executors, logs, records, redaction, rows
+from aeo import assets, executors, logs, records, redaction, rows
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary
 from aeo.executors import TrialContext
@@ -133,7 +133,8 @@ def _look(site: Site, arrival: Arrival) -> _Arrived | bool:
         return _finish_interrupted(site, record, trial, arrival, place)
     try:
         manifest = _checked_manifest(folder, arrival)
-        row = _row(site, record, trial, folder, replace(manifest, notes=(*manifest.notes, *_redact(site, folder))))
+        notes = _redact(site, arrival.evaluation, folder)
+        row = _row(site, record, trial, folder, replace(manifest, notes=(*manifest.notes, *notes)))
     except InputError as error:
         return _run_again(site, record, trial, arrival, folder, f"result rejected: {error}", "ResultRejected")
     return _Arrived(arrival=arrival, record=record, trial=trial, folder=folder, place=place, row=row)
@@ -209,23 +210,21 @@ def _checked_manifest(folder: Path, arrival: Arrival) -> Manifest:
     return manifest
 
 
-def _redact(site: Site, folder: Path) -> tuple[str, ...]:
+def _redact(site: Site, evaluation: str, folder: Path) -> tuple[str, ...]:
     """Take known secrets out of a run's folder; returns notes that say so.
 
     What is rewritten is not what the manifest says any more: the folder beside it, made first, tells the next look.
     """
-    redactor = hiding.redactor(site)
-    # Also of a folder that was refused, so what it is made of is not known.
-    if not redactor or folder.is_symlink() or not folder.is_dir():
-        return ()
-    found = redaction.holding(redactor, folder, tree.read(folder, odd_names=True).files)
-    if not found:
-        return ()
-    drafts = redacting(folder)
-    drafts.mkdir(exist_ok=True)
-    for name in found:
-        redaction.rewrite(redactor, folder / name, drafts / "draft")
-    return (tree.note("secrets were taken out of", found),)
+    drafts, found = redacting(folder), set()
+    for redactor in assets.redactors(site, evaluation):
+        # Also of a folder that was refused, so what it is made of is not known.
+        if folder.is_symlink() or not folder.is_dir():
+            return ()
+        for name in redaction.holding(redactor, folder, tree.read(folder, odd_names=True).files):
+            drafts.mkdir(exist_ok=True)
+            redaction.rewrite(redactor, folder / name, drafts / "draft")
+            found.add(name)
+    return (tree.note("secrets were taken out of", sorted(found)),) if found else ()
 
 
 def _row(site: Site, record: Record, trial: PlannedTrial, folder: Path, manifest: Manifest) -> TrialRow:
@@ -324,7 +323,7 @@ def _ownerless(summary: TrialSummary) -> TrialRow:
 
 
 def _supersede(site: Site, arrival: Arrival, folder: Path) -> None:
-    _redact(site, folder)
+    _redact(site, arrival.evaluation, folder)
     kept = site.shared.superseded(arrival.evaluation, arrival.trial, arrival.token)
     kept.parent.mkdir(exist_ok=True)
     if kept.exists():

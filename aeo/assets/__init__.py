@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aeo.assets import reading
-from aeo.assets.hidden import hidden
+from aeo.assets.hidden import hidden, redactors
 from aeo.assets.moving import FOLDER, placed, publish, published
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Plan, Spec
@@ -25,7 +25,7 @@ from aeo.executors import Executor, SubmittedFile, source
 from aeo.executors.assets import Reference, finder_of
 from aeo.site import Site
 
-__all__ = ["FOLDER", "changed", "hidden", "joined", "placed", "publish", "published"]
+__all__ = ["FOLDER", "changed", "hidden", "joined", "placed", "publish", "published", "redactors"]
 
 _MIB = 1024 * 1024
 

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from aeo import records
+from aeo.assets.moving import published
+from aeo.core.errors import AeoError
 from aeo.core.model import Plan
 from aeo.executors import variables
 from aeo.executors.secrets import is_secret
+from aeo.redaction import Redactor
+from aeo.secrets import hiding
+from aeo.site import Site
 from aeo.transfer import copy
+
+
+def redactors(site: Site, evaluation: str) -> Iterator[Redactor]:
+    """What takes secrets out of an evaluation's results on the controller: those of all, and its own."""
+    for redactor in (hiding.redactor(site), Redactor(_own(site, evaluation))):
+        if redactor:
+            yield redactor
+
+
+def _own(site: Site, evaluation: str) -> dict[str, str]:
+    # Of what nobody planned there is nothing to know.
+    with suppress(AeoError):
+        plan = records.header(site.shared.evaluation(evaluation)).plan
+        return hidden(plan, {one.path: published(site.shared, one) for one in plan.assets if one.private})
+    return {}
 
 
 def hidden(plan: Plan, places: Mapping[str, Path]) -> dict[str, str]:

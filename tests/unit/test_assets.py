@@ -7,16 +7,17 @@ import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from aeo import assets
+from aeo import assets, records
 from aeo.assets import reading
 from aeo.config import Config
 from aeo.core.errors import InputError, Problem
-from aeo.core.model import Asset, Plan, PlannedTrial, Spec
+from aeo.core.model import Asset, Evaluation, Plan, PlannedTrial, Spec
 from aeo.executors import SubmittedFile, load
 from aeo.executors.variables import LARGEST
 from aeo.layout import Shared
@@ -308,3 +309,17 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(site: Site, data: Path) -> No
     with pytest.raises(InputError, match="changed just now"):
         assets.publish(site.shared, plan)
     assert list(site.shared.tasks.iterdir()) == []
+
+
+def test_what_arrives_loses_an_evaluations_own_secrets(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "my.env").write_text(f"OPENAI_API_KEY={SECRET}\n")
+    plan = joined(site, {"env_file": str(tmp_path / "my.env")})
+    assets.publish(site.shared, plan)
+    (tmp_path / "my.env").unlink()
+    spec, now = Spec(executor="harbor", name="x"), datetime.now(timezone.utc)
+    for id, one in (("with", plan), ("without", PLAN)):
+        site.shared.evaluation(id).mkdir(parents=True)
+        records.write(site.shared.evaluation(id), Evaluation(id=id, spec=spec, plan=one, submitted_at=now))
+    (redactor,) = assets.redactors(site, "with")
+    assert redactor.text(f"the key is {SECRET}") == "the key is ${OPENAI_API_KEY}"
+    assert list(assets.redactors(site, "without")) == list(assets.redactors(site, "nobodys")) == []
