@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
@@ -36,18 +38,41 @@ class Given:
     missing: tuple[str, ...] = ()
 
 
-def give(site: Site, evaluation: str, trial: str, *, worker: str, token: str) -> Mapping[str, str]:
+def give(site: Site, evaluation: str, trial: str, *, worker: str, token: str, proof: str) -> Mapping[str, str]:
     """The secrets that an evaluation names and that are set here, for the worker that runs this trial of it now.
 
     Raises:
-        Forbidden: the worker holds no lease of this trial under this token.
+        Forbidden: the worker holds no lease of this trial under this token, or it is not the worker that asks.
         Unavailable: the secrets cannot be opened, or the store is away.
     """
     for name in (evaluation, trial, worker, token):
         check_name(name, "name")
     if not trials.holds(site.db, evaluation, trial, worker=worker, token=token):
         raise Forbidden(f"The worker {worker} does not run {trial} of {evaluation} now.")
+    asked = (evaluation, trial, worker, token)
+    if not any(hmac.compare_digest(_proof(key, *asked).encode(), proof.encode()) for key in _keys(site, worker)):
+        raise Forbidden(f"Not the worker {worker} that asks: it has no password of the broker as told at registration.")
     return vault.values(site, records.header(site.shared.evaluation(evaluation)).spec.secrets)
+
+
+def prove(config: Config, claim: Claim) -> str:
+    """What shows that a worker asks, and nobody who merely has a token of the API: it knows the broker's password."""
+    return _proof(_key(config.broker_url), claim.evaluation, claim.trial, claim.worker, claim.token)
+
+
+def _keys(site: Site, worker: str) -> Iterator[str]:  # noqa: ARG001
+    """Digests of the passwords with which this worker may use the broker."""
+    for url in (site.config.broker_url, site.config.worker_broker_url):
+        if url:
+            yield _key(url)
+
+
+def _key(broker_url: str) -> str:
+    return hashlib.sha256(unquote(urlsplit(broker_url).password or "").encode()).hexdigest()
+
+
+def _proof(key: str, *asked: str) -> str:
+    return hmac.new(key.encode(), "\n".join(asked).encode(), hashlib.sha256).hexdigest()
 
 
 def bring(site: WorkerSite, claim: Claim, names: Sequence[str], *, gives_up: Callable[[], object]) -> Given:
@@ -79,7 +104,7 @@ def bring(site: WorkerSite, claim: Claim, names: Sequence[str], *, gives_up: Cal
 def _ask(config: Config, claim: Claim) -> Mapping[str, str]:
     url = f"{config.controller_url.rstrip('/')}/api/evaluations/{quote(claim.evaluation, safe='')}/secrets"
     headers = {"Authorization": f"Bearer {config.auth_token}"}
-    body = {"worker": claim.worker, "trial": claim.trial, "token": claim.token}
+    body = {"worker": claim.worker, "trial": claim.trial, "token": claim.token, "proof": prove(config, claim)}
     try:
         # As at registration: no proxy reaches the loopback of this machine.
         local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")

@@ -235,7 +235,7 @@ def test_only_admins_set_and_nobody_reads(platform: Platform) -> None:
     for arguments in (("list",), ("set", "X_KEY"), ("remove", "PROBE_API_KEY"), ("rekey",)):
         assert "this needs an admin" in aeo(platform, "secrets", *arguments, token=token, given=VALUE, code=2)
     # With the controller's own token, and without a run of its own.
-    claim = {"worker": "one", "trial": "t0__1", "token": "made-up"}
+    claim = {"worker": "one", "trial": "t0__1", "token": "made-up", "proof": "0" * 64}
     for evaluation in ("commands", platform.api.status("commands")["id"], "nothing"):
         answer = httpx.post(
             f"{platform.url}/api/evaluations/{evaluation}/secrets",

@@ -167,6 +167,16 @@ def test_a_controller_that_is_away_is_waited_for(controller: Controller, monkeyp
         assert closed(site, id).outcomes[Outcome.SCORED] == 1
 
 
+def asked(config: Config, claim: Claim) -> dict[str, str]:
+    """What a worker sends."""
+    return {
+        "worker": claim.worker,
+        "trial": claim.trial,
+        "token": claim.token,
+        "proof": delivery.prove(config, claim),
+    }
+
+
 def test_only_the_worker_that_runs_the_trial_gets_them(controller: Controller) -> None:
     controller.secret()
     controller.secret("OTHER_API_KEY", VALUE[::-1])
@@ -176,24 +186,30 @@ def test_only_the_worker_that_runs_the_trial_gets_them(controller: Controller) -
     (batch,) = (item.batch for item in store.batches(site.db, id))
     claim = trials.claim(site.db, batch, token="t0k3n", lease_seconds=30)
     assert isinstance(claim, Claim)
-    path, right = f"/api/evaluations/{id}/secrets", {"worker": "a", "trial": claim.trial, "token": "t0k3n"}
+    worker = worker_site(site, controller.root, "a")
+    path, right = f"/api/evaluations/{id}/secrets", asked(worker.config, claim)
     answer = controller.post(path, right)
     # Only what the evaluation names.
     assert answer.json() == {"secrets": {"TEST_API_KEY": VALUE}}
     assert answer.headers["Cache-Control"] == "no-store"
-    worker = worker_site(site, controller.root, "a")
     given = delivery.bring(worker, claim, ["TEST_API_KEY", "NO_KEY"], gives_up=lambda: True)
     assert (given.values, given.missing) == ({"TEST_API_KEY": VALUE}, ("NO_KEY",))
     assert VALUE not in repr(given)
 
     other = next(name for name in trials.pending(site.db, id))
     for wrong in ({"worker": "b"}, {"trial": other}, {"token": "other"}, {"trial": "nothing"}):
-        answer = controller.post(path, {**right, **wrong})
+        answer = controller.post(path, asked(worker.config, replace(claim, **wrong)))
         assert answer.status_code == 403, wrong
         assert "does not run" in answer.json()["detail"]
-    assert controller.post(path, {"worker": "a/../b", "trial": "x", "token": "y"}).status_code == 422
+    # Who has the token and knows of the run, but is no worker: an administrator.
+    config = replace(worker.config, broker_url="redis://:guessed@127.0.0.1:1/0")
+    for proof in ("", "0" * 64, right["proof"][:-1], asked(config, claim)["proof"]):
+        answer = controller.post(path, {**right, "proof": proof})
+        assert answer.status_code == 403
+        assert "Not the worker a that asks" in answer.json()["detail"]
+    assert controller.post(path, {**right, "worker": "a/../b"}).status_code == 422
     with pytest.raises(Forbidden):
-        delivery.give(site, "e0", claim.trial, worker="a", token="t0k3n")
+        delivery.give(site, "e0", claim.trial, worker="a", token="t0k3n", proof=right["proof"])
     with pytest.raises(Unavailable, match=r"\(403\).*does not run"):
         delivery.bring(worker, replace(claim, token="other"), ["X_KEY"], gives_up=lambda: True)
 

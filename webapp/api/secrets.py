@@ -43,7 +43,12 @@ class RekeyedOut(BaseModel):
 class ClaimIn(In):
     worker: Name
     trial: Name
-    token: Name = Field(description="Of the run: nobody but its worker has it.")
+    token: Name = Field(description="Of the run.")
+    proof: str = Field(
+        max_length=64,
+        description="HMAC-SHA256 of evaluation, trial, worker and token, one a line; its key is the SHA-256 "
+        "(hexadecimal) of the worker's password of the broker.",
+    )
 
 
 class GivenOut(BaseModel):
@@ -96,10 +101,10 @@ def rekey() -> Response:
 @bp.output(GivenOut)
 @bp.doc(
     summary="Give the secrets of a trial to the worker that runs it",
-    description="For workers: only with a run of this evaluation, and only as long as its lease lasts.",
+    description="For workers: only for a run of their own, as long as its lease lasts. A token alone gets nothing.",
     responses={403: "This worker does not run this trial now"},
 )
 @needs_role(Role.ADMIN)
 def give(id: str, body: ClaimIn) -> Response:
-    found = delivery.give(current_site(), id, body.trial, worker=body.worker, token=body.token)
+    found = delivery.give(current_site(), id, body.trial, worker=body.worker, token=body.token, proof=body.proof)
     return reply({"secrets": dict(found)})
