@@ -472,6 +472,8 @@ def test_the_page_starts_it_and_shows_it_live(controller: Site, far: WorkerSite,
         eventually(lambda: "3/5" in member.get("/datasets/mini?part=dataset_prefetch").text, 20)
         supply.slow["hb__sort"].set()
         eventually(lambda: member.get("/datasets/mini?part=dataset_prefetch").status_code == 286, 20)
+        # Who has which task stands elsewhere on the page.
+        assert member.get("/datasets/mini?part=dataset_prefetch").headers["HX-Refresh"] == "true"
     text = member.get("/datasets/mini").text
     for words in ("something is missing", "4/4", "4/5", "base:1", "no such host", "by mia"):
         assert words in text

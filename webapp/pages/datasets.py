@@ -155,7 +155,11 @@ def _prefetch_part(name: str) -> Response:
     part = render_template(
         "parts/dataset_prefetch.html", view=found.view, prefetch=now, takers=_takers(found), **_words()
     )
-    return make_response(part, 200 if now.running else FINAL)
+    response = make_response(part, 200 if now.running else FINAL)
+    if not now.running:
+        # Who has which task is another part of the page.
+        response.headers["HX-Refresh"] = "true"
+    return response
 
 
 def _takers(found: DatasetDetail) -> list[str]:
