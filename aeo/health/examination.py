@@ -15,7 +15,7 @@ from aeo.config import Config
 from aeo.core.condition import Condition, Level, fault, ok, warning
 from aeo.core.errors import AeoError
 from aeo.executors import care
-from aeo.health import broker, controller, disk, files, folder, port, program, transfer
+from aeo.health import broker, controller, disk, files, folder, port, program, secrets, transfer
 from aeo.layout import Local, Shared
 
 CONTROLLER, WORKER = "controller", "worker"
@@ -70,11 +70,12 @@ def _controller(machine: Machine) -> Iterator[Condition]:
     config = machine.config
     root = config.shared_root.resolve()
     shared = Shared(root, (config.jobs_dir or root / "jobs").resolve())
-    seen = folder.measure(root, (shared.token, shared.web_secret, shared.users))
+    seen = folder.measure(root, (shared.token, shared.web_secret, shared.users, shared.secrets))
     yield from folder.judge(seen, about="shared root", flag="--shared-root")
     if seen.exists and not (seen.folder and seen.usable):
         return
     yield from _room({root, shared.jobs_dir}, config.clean_above, _PRUNE)
+    yield from secrets.judge(config, shared)
     if runs(shared.lock):
         yield from _running(machine, shared)
         return

@@ -26,10 +26,9 @@ def path(config: Config, shared: Shared) -> Path:
     """Where the keys are.
 
     Raises:
-        InputError: that is inside of the shared root, beside what they encrypt.
+        InputError: that is inside of the shared root, beside what they encrypt; or this user has no home.
     """
-    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    found = config.secrets_key_file or Path(home).expanduser() / "aeo" / "secrets.key"
+    found = config.secrets_key_file or _usual()
     if found.resolve().is_relative_to(shared.root.resolve()):
         raise InputError(
             f"{found} is inside of the shared root: whoever copies that would have both.",
@@ -37,6 +36,14 @@ def path(config: Config, shared: Shared) -> Path:
             fix="Name a file elsewhere.",
         )
     return found
+
+
+def _usual() -> Path:
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "aeo" / "secrets.key"
+    except RuntimeError:
+        fix = "Name the file that the key of the secrets is to be in."
+        raise InputError("is empty, and this user has no home.", field="--secrets-key-file", fix=fix) from None
 
 
 def find(file: Path, id: str) -> bytes:

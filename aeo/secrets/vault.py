@@ -19,8 +19,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aeo import codec, folders, redaction
+from aeo.config import Config
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.names import check_variable
+from aeo.layout import Shared
 from aeo.secrets import keyring
 from aeo.site import Site
 
@@ -29,6 +31,14 @@ log = logging.getLogger(__name__)
 #: Characters of a value: shorter ones could not be taken out of results, as they would be found everywhere.
 SHORTEST, LONGEST = redaction.SHORTEST, 65536
 _NONCE = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """Where a controller's secrets are; a `Site` knows it, too."""
+
+    config: Config
+    shared: Shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +65,7 @@ class _File:
     sealed: tuple[_Sealed, ...] = ()
 
 
-def list_all(site: Site) -> list[Secret]:
+def list_all(site: Site | Root) -> list[Secret]:
     """Every secret, by name; also those whose key is lost.
 
     Raises:
@@ -64,7 +74,7 @@ def list_all(site: Site) -> list[Secret]:
     return sorted((one.secret for one in _read(site).sealed), key=lambda one: one.name)
 
 
-def names(site: Site) -> frozenset[str]:
+def names(site: Site | Root) -> frozenset[str]:
     """Names of all secrets.
 
     Raises:
@@ -145,7 +155,7 @@ def rekey(site: Site) -> int:
     return len(sealed)
 
 
-def values(site: Site, wanted: Iterable[str] | None = None) -> dict[str, str]:
+def values(site: Site | Root, wanted: Iterable[str] | None = None) -> dict[str, str]:
     """The values of these secrets, by default of all; those that are not set are left out.
 
     Raises:
@@ -162,7 +172,8 @@ def values(site: Site, wanted: Iterable[str] | None = None) -> dict[str, str]:
 
 def stamp(site: Site) -> tuple[object, ...]:
     """Changes whenever `values` may give something else."""
-    return tuple(_state(path) for path in (site.shared.secrets, keyring.path(site.config, site.shared)))
+    kept = _state(site.shared.secrets)
+    return (kept, _state(keyring.path(site.config, site.shared))) if kept else ()
 
 
 def _state(path: os.PathLike[str]) -> object:
@@ -228,7 +239,7 @@ def _changing(site: Site) -> Iterator[_Change]:
         os.close(lock)
 
 
-def _read(site: Site) -> _File:
+def _read(site: Site | Root) -> _File:
     # Each time anew: several processes use it.
     path = site.shared.secrets
     try:

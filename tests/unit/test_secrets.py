@@ -13,8 +13,10 @@ import pytest
 
 from aeo import folders
 from aeo.config import Config
+from aeo.core.condition import Level
 from aeo.core.errors import InputError, NotFound, Unavailable
 from aeo.core.names import check_variable
+from aeo.health import secrets
 from aeo.layout import Shared
 from aeo.secrets import hiding, keyring, needs, vault
 from aeo.site import Site
@@ -145,6 +147,19 @@ def test_the_usual_place_of_the_key(site: Site, tmp_path: Path, monkeypatch: pyt
     assert keyring.path(config, site.shared) == Path.home() / ".config" / "aeo" / "secrets.key"
 
 
+def test_a_user_without_a_home_names_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    site = replace(site, config=replace(site.config, secrets_key_file=None))
+    # Who has no secrets needs none.
+    assert not hiding.redactor(site)
+    with pytest.raises(InputError, match="--secrets-key-file: is empty, and this user has no home"):
+        vault.put(site, "A_KEY", VALUE, by="")
+
+
 def test_controllers_share_a_file_of_keys_and_one_takes_a_new_key(site: Site, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     two = replace(site, shared=Shared(tmp_path / "two", tmp_path / "jobs"))
@@ -229,3 +244,16 @@ def test_a_worker_tells_what_its_operator_allows() -> None:
     assert needs.told(["OPENAI_*"], environment) == ("OPENAI_API_KEY",)
     assert needs.told(["DATABASE", "PATH", "AEO_AUTH_TOKEN"], environment) == ("DATABASE", "PATH")
     assert needs.told(["-"], environment) == ()
+
+
+def test_doctor_sees_whether_they_can_be_opened(site: Site) -> None:
+    def seen() -> list[tuple[Level, str]]:
+        return [(one.level, one.text) for one in secrets.judge(site.config, site.shared)]
+
+    assert seen() == []
+    vault.put(site, "A_KEY", VALUE, by="")
+    assert seen() == [(Level.OK, "1, with their key elsewhere")]
+    key_file(site).unlink()
+    ((level, text),) = seen()
+    assert level is Level.FAULT
+    assert "key of the secrets is lost" in text
