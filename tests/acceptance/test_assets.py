@@ -29,6 +29,8 @@ from aeo.executors.harbor.assets import HOST_KWARGS
 from aeo.executors.harbor.python import harbor_python, plugin_path
 
 IMAGE = "debian:bookworm"
+#: A command in a mount namespace of its own.
+APART = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
 SECRET = "sk-0123456789abcdefghijklmnop"
 #: Reads on its host what it was given and puts it into the environment, as agents do with templates and settings.
 AGENT = """
@@ -71,7 +73,7 @@ class Reader(BaseAgent):
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     require(not missing("rsync", "unshare"), missing("rsync", "unshare"))
     tasks.needed_harbor()
-    hiding = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    hiding = subprocess.run([*APART, "true"], capture_output=True, check=False)
     require(hiding.returncode == 0, "the right to make a mount namespace")
     folder = tmp_path_factory.mktemp("assets")
     for name in ("modules", "given", "own"):
@@ -86,7 +88,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
             made.ready()
             with rsync_daemon(made.shared, folder / "rsyncd") as daemon:
                 made.programs.append(far_worker(made, daemon.url))
-                made.api.await_worker("far", timeout=60)
+                made.api.await_worker("far", timeout=120)
                 yield made
                 made.stop()
         finally:
@@ -102,7 +104,7 @@ def far_worker(platform: Platform, url: str, *more: str) -> Program:
         arguments,
         platform.folder,
         {"AEO_TRANSFER_PASSWORD": PASSWORD},
-        before=["unshare", "--mount", "sh", "-c", f'{hide} && exec "$@"', "sh"],
+        before=[*APART, "sh", "-c", f'{hide} && exec "$@"', "sh"],
     )
 
 
@@ -183,7 +185,7 @@ def check_both(platform: Platform, name: str, config: dict[str, Any], scratch: P
     plain.write_text(yaml.safe_dump(config))
     ours.write_text(yaml.safe_dump({**config, "env_file": str(folder / "keys.env")}))
     submitted = platform.aeo("submit", str(ours), "--name", name, "--wait", "--per-worker-concurrency", "all")
-    assert submitted.ends(110) == 0, submitted.output
+    assert submitted.ends(240) == 0, submitted.output
     job = platform.job(name)
     found = recorded(job)
     assert [result for _, _, result in found["trials"].values()] == [{"rewards": {"reward": 1.0}}] * 2, text_of(job)
@@ -197,7 +199,7 @@ def check_both(platform: Platform, name: str, config: dict[str, Any], scratch: P
     assert SECRET not in text_of(job)
     assert "the token is ${READER_" in text_of(job)
     # What one worker needs of one content came once; what holds secrets, or was written to, went with its batch.
-    eventually(lambda: not list(far.glob("batches/*")), 30)
+    eventually(lambda: not list(far.glob("batches/*")), 60)
     kept = sorted(far.glob("tasks/*/asset/*"))
     assert sorted(path.name for path in kept) == ["data", "notes", "template.txt"]
     assert [(path / "notes").read_text() for path in kept if path.name == "notes"] == ["first\n"]
@@ -254,7 +256,7 @@ def test_a_rerun_reads_again_and_says_what_changed(platform: Platform) -> None:
     (data / "more").write_text("more")
     try:
         check = platform.aeo("rerun", "hosted", "--check")
-        check.ends(60)
+        check.ends(120)
     finally:
         (data / "more").unlink()
     assert f"{data} was read again, and is not what it was in hosted" in check.output
@@ -267,7 +269,7 @@ def test_what_is_missing_on_the_controller_is_refused_there(platform: Platform, 
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(config))
     refused = platform.aeo("submit", str(path), "--name", "refused")
-    assert refused.ends(60) == 2
+    assert refused.ends(120) == 2
     assert f"{gone} does not exist on the controller." in refused.output
     assert "job.yaml:" in refused.output
     assert not platform.job("refused").exists()
@@ -291,7 +293,7 @@ def test_harbor_opens_what_the_table_says(platform: Platform) -> None:
     )
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HARBOR_TELEMETRY": "0"}
     command = [str(harbor_python(create=False).path), "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
     agents = json.loads(done.stdout.splitlines()[-1])
     assert {name for name, (native, _) in agents.items() if native} == {
         name for name, kwargs in HOST_KWARGS.items() if "config" in kwargs
@@ -308,4 +310,4 @@ def test_a_worker_cleans_assets_up_as_task_copies(platform: Platform) -> None:
     assert old.terminate() == 0, old.output
     url = command[command.index("--transfer-url") + 1]
     platform.programs.append(far_worker(platform, url, "--clean-above", "0.000001", "--clean-days", "0.000001"))
-    eventually(lambda: not list(far.glob("tasks/*/*")), 30)
+    eventually(lambda: not list(far.glob("tasks/*/*")), 60)
