@@ -20,7 +20,7 @@ On the controller::
     │   ├── keep                       never prune it; only where somebody said so
     │   └── superseded/<trial>.<token>/   late second results, kept
     ├── pruned/<id>/                   evaluations that are being removed, and tasks.<digest>/
-    ├── tasks/<digest>/<name>/         content that travels to workers
+    ├── tasks/<digest>/<name>/         content that travels to workers; what a configuration names: asset/<name>
     ├── datasets.json                  the configured datasets
     ├── datasets/<name>/<task>/        downloaded ones
     │         └── (beside them) .state/<name>/   their downloads, what was read of their tasks
@@ -41,7 +41,7 @@ On a worker::
     ├── tasks/<digest>/<name>/
     │        └── .ahead                fetched before any trial needed it; gone with the first
     ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
-    ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs
+    ├── batches/<batch>/               a session's scratch, and <trial>.<token>/ while it runs; assets/: its own copies
     ├── outbox/<id>/<trial>.<token>/   finished, not yet pushed; manifest beside it
     ├── kept/<id>/<trial>.<token>/     files of results that were too large to travel
     └── aside/                         what is being removed
