@@ -7,7 +7,7 @@ folders, lock, logs, reach                what every program does at its start
 store                                     what Redis holds: who does what now
 transfer                                  moving folders
 executors                                 the plug-ins: harbor, command, sleep
-site, records, contents                   what one machine works with; evaluations on disk; tasks by content
+site, records, contents, assets           what one machine works with; evaluations on disk; tasks and files by content
 submission, sharing, evaluations, progress  ask for an evaluation, who takes it, cancel, look
 celery, dispatch, tasks                   messages
 batches, leases, outbox                   the worker's side: claim, run, push
