@@ -116,7 +116,8 @@ class Visit:
     def settings_files(self) -> tuple[str, str]:
         """Where the person's own settings lie there, and the worker's, which win."""
         own = f"{self.facts.home}/.config/aeo"
-        return f"{own}/env", f"{'/etc/aeo' if self.service == 'system' else own}/worker-{self.machine.id}.env"
+        folder = "/etc/aeo" if self.service == "system" else own
+        return f"{folder}/env", f"{folder}/worker-{self.machine.id}.env"
 
     def with_settings(self, program: str, *arguments: str) -> str:
         """A script that runs a Python program with the worker's settings, which no shell must read as its own."""

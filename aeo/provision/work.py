@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
@@ -187,7 +187,7 @@ def _provisioning(visit: Visit) -> list[Step]:
         *_meeting(visit),
         *_installing(visit),
         _step("controller", way, visit, serve.look_way, serve.open_way),
-        _step("service", "start the worker, and have it kept running", visit, serve.look_service, serve.start_service),
+        _step("service", "start the worker, and have it kept running", visit, _look_let_in, _let_in),
         _step("register", "wait until it has registered", visit, serve.look_registered, serve.await_registered),
         Step(name="remember", title="remember it", look=_nothing, do=lambda: _remember(visit)),
     ]
@@ -281,6 +281,18 @@ def _check(visit: Visit) -> Done:
     notes = tuple(f"{item.about}: {item.text}. {item.fix}" for item in conditions if item.level is Level.WARNING)
     text = "; ".join(f"{item.about}: {item.text}" for item in conditions if item.level is Level.OK)
     return Done(text=text, notes=notes)
+
+
+def _look_let_in(visit: Visit) -> str:
+    """Whether its worker runs, and the controller knows it."""
+    return serve.look_service(visit) if serve.status(visit) else ""
+
+
+def _let_in(visit: Visit) -> Done:
+    """Start its worker; who makes a machine a worker wants it in, whoever put it out before."""
+    with suppress(NotFound):
+        workers.allow(visit.site, visit.machine.id)
+    return serve.start_service(visit)
 
 
 def _remember(visit: Visit) -> Done:
