@@ -25,6 +25,14 @@ settings.register_profile(
 settings.load_profile("aeo")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is kept beside what this user has configured, such as keys of secrets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Server]:
     """A real server, one for each test process; what it holds is the test's own, see `redis_url`."""

@@ -143,7 +143,7 @@ def test_workers_are_listed_as_the_engine_sees_them(client: FlaskClient) -> None
     assert [view.info.id for view in views] == ["w1", "w2"]
     said = worker("w1")
     capacity = {"disk_mb": 0, "overcommit": 1.0, **said["capacity"]}
-    assert codec.encode(views[0].info) == {**said, "capacity": capacity}
+    assert codec.encode(views[0].info) == {**said, "capacity": capacity, "variables": []}
     assert isinstance(views[0].info, WorkerInfo)
     check_shape(schemas.WorkersOut, answer)
     assert BROKER_PASSWORD not in client.get("/api/workers").text
