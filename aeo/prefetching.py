@@ -23,7 +23,7 @@ import psutil
 from aeo import contents, executors, workers
 from aeo.celery import messages_running
 from aeo.core.errors import AeoError, TransferFailed, Unavailable
-from aeo.executors.supplies import Image, Supplies, supplies_of
+from aeo.executors.supplies import Image, Needed, Supplies, supplies_of
 from aeo.site import WorkerSite
 from aeo.store import prefetches
 from aeo.store.prefetches import Failure, Folder, Order, PrefetchState, Progress
@@ -205,11 +205,8 @@ def _bring_images(work: _Work, folders: Sequence[Path]) -> None:
         work.note(images_total=0)
         return
     work.note(note="looking which images the tasks name")
-    work.tick()
-    try:
-        needed = supplies.needed(here)
-    except AeoError as error:
-        work.fail("images", error)
+    needed = _needed(work, supplies, here)
+    if needed is None:
         return
     for name, why in needed.problems.items():
         work.fail(f"images of {name}", why)
@@ -223,6 +220,27 @@ def _bring_images(work: _Work, folders: Sequence[Path]) -> None:
         lambda image: _bring_image(work, supplies, places, image),
         name=lambda image: f"image {image.name}",
     )
+
+
+def _needed(work: _Work, supplies: Supplies, folders: Sequence[Path]) -> Needed | None:
+    """What the tasks need; None where that cannot be said, or is not wanted any more."""
+    found: list[Needed] = []
+
+    def look() -> None:
+        try:
+            found.append(supplies.needed(folders))
+        except AeoError as error:
+            work.fail("images", error)
+        except Exception as error:  # a plug-in's fault
+            log.exception("it cannot be said which images are needed")
+            work.fail("images", f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=look, name="fetch ahead", daemon=True)
+    thread.start()
+    while thread.is_alive() and not work.halt.is_set():
+        work.tick()
+        thread.join(TICK_SECONDS)
+    return found[0] if found and not work.halt.is_set() else None
 
 
 def _bring_image(work: _Work, supplies: Supplies, places: Sequence[Path], image: Image) -> None:

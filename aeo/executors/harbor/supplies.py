@@ -77,9 +77,10 @@ def _images(call: Mapping[str, Any]) -> Iterator[Image]:
     Raises:
         ExecutorFailed: compose cannot read them.
     """
-    if len(call["files"]) == 1 and call["env"].get("PREBUILT_IMAGE_NAME"):
-        # Harbor's own file alone: most of the large datasets.
-        yield Image(name=call["env"]["PREBUILT_IMAGE_NAME"])
+    if len(call["files"]) == 1:
+        # Harbor's own file alone, as for most tasks of large datasets: nothing to be read.
+        named = call["env"].get("PREBUILT_IMAGE_NAME")
+        yield Image(name=named) if named else _built(call, "main", f"{call['name']}-main")
         return
     said = _run(
         [*_compose(call), "config", "--format", "json"], threading.Event(), "compose cannot read its files", call
@@ -87,10 +88,13 @@ def _images(call: Mapping[str, Any]) -> Iterator[Image]:
     services = json.loads(said).get("services") or {}
     for name, service in sorted(services.items()):
         if "build" in service:
-            image = service.get("image") or f"{call['name']}-{name}"
-            yield Image(name=image, built=True, payload={**call, "service": name})
+            yield _built(call, name, service.get("image") or f"{call['name']}-{name}")
         elif service.get("image"):
             yield Image(name=service["image"])
+
+
+def _built(call: Mapping[str, Any], service: str, name: str) -> Image:
+    return Image(name=name, built=True, payload={**call, "service": service})
 
 
 def _compose(call: Mapping[str, Any]) -> list[str]:
