@@ -75,9 +75,10 @@ def _refused(site: Site, reference: Reference) -> Iterator[Problem]:
         )
         return
     real, root = Path(os.path.realpath(path)), site.shared.root
-    if real.is_relative_to(root / "datasets") or real.is_relative_to(site.shared.jobs_dir):
-        return
-    if real.is_relative_to(root) or root.is_relative_to(real):
+    # The folder of jobs may be anywhere, around the root too.
+    shown = [place for place in (root / "datasets", site.shared.jobs_dir) if root in place.parents]
+    inside = real.is_relative_to(root) and not any(real.is_relative_to(place) for place in shown)
+    if inside or root.is_relative_to(real):
         yield Problem(
             message=f"{path} is, holds or lies in the controller's own folder.", fix="Name a folder of yours."
         )

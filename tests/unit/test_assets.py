@@ -204,6 +204,12 @@ def test_the_controllers_own_folder_is_refused(site: Site, tmp_path: Path, where
     assert "the controller's own folder" in problem.message
 
 
+def test_jobs_around_it_do_not_open_it(site: Site, tmp_path: Path) -> None:
+    around = replace(site, shared=Shared(root=site.shared.root, jobs_dir=tmp_path))
+    (site.shared.root / "token").write_text("secret")
+    assert "the controller's own folder" in refused(around, mounting(site.shared.root / "token"))[0].message
+
+
 def test_its_datasets_and_jobs_are_not(site: Site) -> None:
     for place in (site.shared.root / "datasets" / "d", site.shared.jobs_dir / "j"):
         place.mkdir(parents=True)
