@@ -28,6 +28,7 @@ from aeo.site import Site
 __all__ = ["FOLDER", "changed", "hidden", "joined", "placed", "publish", "published", "redactors"]
 
 _MIB = 1024 * 1024
+_OF_THE_SYSTEM = ("/proc", "/sys", "/dev")
 
 
 def joined(site: Site, executor: Executor, spec: Spec, file: SubmittedFile, plan: Plan) -> Plan:
@@ -75,6 +76,10 @@ def _refused(site: Site, reference: Reference) -> Iterator[Problem]:
         )
         return
     real, root = Path(os.path.realpath(path)), site.shared.root
+    if any(real.is_relative_to(place) for place in _OF_THE_SYSTEM):
+        # What this very process was started with stands there, too.
+        yield Problem(message=f"{path} is the controller's system itself, no file.", fix=reading.EACH)
+        return
     # The folder of jobs may be anywhere, around the root too.
     shown = [place for place in (root / "datasets", site.shared.jobs_dir) if root in place.parents]
     inside = real.is_relative_to(root) and not any(real.is_relative_to(place) for place in shown)

@@ -21,8 +21,9 @@ MOST_FILES = 100_000
 #: Faults told of one asset.
 _MOST_FAULTS = 10
 _CHUNK = 1024 * 1024
+#: What to do about a path that is no use.
 _HERE = "What a configuration names is read on the controller, at this path: put it there, as its tasks."
-_EACH = "A path that each worker has itself is written with a variable, ${NAME}, set in each worker's environment."
+EACH = "A path that each worker has itself is written with a variable, ${NAME}, set in each worker's environment."
 _SECRET_FILE = re.compile(r"\.env(\..+)?|.+\.env")
 
 
@@ -78,7 +79,7 @@ def read(reference: Reference, room: Room) -> Asset:
     except (OSError, RuntimeError) as error:
         gone = isinstance(error, FileNotFoundError)
         reason = "does not exist on the controller." if gone else "cannot be read on the controller."
-        raise InputError(f"{path} {reason}", fix=f"{_HERE} {_EACH}" if gone else "") from None
+        raise InputError(f"{path} {reason}", fix=f"{_HERE} {EACH}" if gone else "") from None
     private = reference.private or bool(stat.S_ISREG(mode) and _SECRET_FILE.fullmatch(name))
     if reference.private and not stat.S_ISREG(mode):
         raise InputError(f"{path} is no file.")
@@ -98,7 +99,7 @@ def read(reference: Reference, room: Room) -> Asset:
 
 
 def _fault(path: Path, reason: str) -> Problem:
-    return Problem(message=f"{path} {reason}", fix=_EACH if "neither" in reason else "")
+    return Problem(message=f"{path} {reason}", fix=EACH if "neither" in reason else "")
 
 
 def look_at(real: Path, room: Room) -> Look:

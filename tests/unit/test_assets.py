@@ -204,6 +204,13 @@ def test_the_controllers_own_folder_is_refused(site: Site, tmp_path: Path, where
     assert "the controller's own folder" in problem.message
 
 
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc", "/sys/kernel", "/dev/null", "/dev"])
+def test_the_system_itself_is_no_file(site: Site, path: str) -> None:
+    (problem,) = refused(site, {"env_file": path} if path == "/dev/null" else mounting(path))
+    assert "the controller's system itself" in problem.message
+    assert "${NAME}" in problem.fix
+
+
 def test_jobs_around_it_do_not_open_it(site: Site, tmp_path: Path) -> None:
     around = replace(site, shared=Shared(root=site.shared.root, jobs_dir=tmp_path))
     (site.shared.root / "token").write_text("secret")
