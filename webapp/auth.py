@@ -34,6 +34,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from aeo import users
 from aeo.core.errors import Forbidden, InputError, Problem, Refused, Unavailable
+from aeo.provision import entrance
 from aeo.store.evaluations import EvaluationStatus
 from aeo.users import OPERATOR, Account, Role
 from webapp.attempts import Attempts
@@ -46,6 +47,8 @@ _View = TypeVar("_View", bound=Callable[..., object])
 
 #: Endpoints open to everyone. Everything else asks for a token.
 OPEN = frozenset({"health.show", "openapi.spec", "static", "auth.sign_in"})
+#: What a worker's own token is good for; these views see to it that it is for that worker.
+ENTRANCES = frozenset({"workers.register", "secrets.give"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 ATTEMPTS = "aeo.attempts"
 
@@ -63,6 +66,20 @@ class Person(UserMixin):  # type: ignore[misc]
     def may(self, role: Role | str) -> bool:
         """Whether this user may do what ``role`` may."""
         return self.role >= Role(role)
+
+
+class Entrant(UserMixin):  # type: ignore[misc]
+    """A provisioned worker: it may present itself and ask for what its trials get, and do nothing else."""
+
+    role = None
+
+    def __init__(self, worker: str):
+        self.id = f"worker:{worker}"
+        self.name = self.worker = worker
+
+    def may(self, role: Role | str) -> bool:  # noqa: ARG002 (as of a person)
+        """Nothing: see `ENTRANCES`."""
+        return False
 
 
 class Nobody(AnonymousUserMixin):  # type: ignore[misc]
@@ -109,6 +126,17 @@ def needed(app: Flask, endpoint: str, method: str) -> Role:
     """Return the role that a request to ``endpoint`` needs."""
     asked: Role | None = getattr(app.view_functions[endpoint], "needs", None)
     return asked or (Role.VIEWER if method in SAFE else Role.MEMBER)
+
+
+def check_entrance(worker: str) -> None:
+    """See that a worker's own token is used for that worker.
+
+    Raises:
+        Forbidden: it is another's.
+    """
+    person = current_user._get_current_object()
+    if isinstance(person, Entrant) and person.worker != worker:
+        raise Forbidden(f"This token lets in the worker {person.worker}, not {worker}.")
 
 
 def check_owner(status: EvaluationStatus) -> None:
@@ -174,12 +202,13 @@ def _of_session(id: str) -> Person | None:
     return person if person and _same(id, person.id) else None
 
 
-def _of_bearer(asking: Request) -> Person | None:
+def _of_bearer(asking: Request) -> Person | Entrant | None:
     scheme, _gap, token = asking.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         return None
     # Failures are not counted: one worker with an old token would lock out all others behind the same address.
-    return _unless_away(lambda: _of_token(token.strip()))
+    worker = entrance.owner(current_site().shared, token.strip())
+    return Entrant(worker) if worker else _unless_away(lambda: _of_token(token.strip()))
 
 
 _Found = TypeVar("_Found")
@@ -242,6 +271,10 @@ def _guard() -> AnyResponse | None:
     if not bearer and request.method not in SAFE:
         check_csrf()
     role = needed(current_app, request.endpoint, request.method)
+    if isinstance(person := current_user._get_current_object(), Entrant):
+        if request.endpoint in ENTRANCES:
+            return None
+        raise Forbidden(f"This token lets in the worker {person.worker}, and is good for nothing else.")
     if not current_user.may(role):
         raise Forbidden(_too_little(role))
     return None

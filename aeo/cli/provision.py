@@ -21,7 +21,7 @@ from aeo.provision.work import Wish
 from aeo.site import Site
 
 #: The controller's settings that say what a worker has to be told.
-_OF_CONTROLLER = ("shared_root", "port", "auth_token", "broker_url", "worker_broker_url", "transfer_url")
+_OF_CONTROLLER = ("shared_root", "port", "broker_url", "worker_broker_url", "transfer_url")
 _TEXTS = {
     "shared_root": "The controller's folder.",
     "port": "The controller's port.",

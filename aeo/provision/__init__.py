@@ -7,6 +7,7 @@ steps               steps in order, each shown; a second run goes on where the f
 record              what the controller remembers of a machine, and how its last steps went
 wheels              packages made of what runs here
 install             uv, AEO, executors, rsync
+entrance            the token that lets in one worker
 serve               settings, service, tunnel, registration
 work                the steps of provisioning, of an upgrade, of taking leave
 behind              the same in the background, for pages

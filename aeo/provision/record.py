@@ -4,6 +4,7 @@
 
     <shared_root>/provisioned/<id>/
     ├── machine.json     where it is
+    ├── entrance         digest of the token that lets it in
     ├── tunnel.json      how its tunnel is
     ├── progress.jsonl   its last steps
     └── lock             held while steps are done, however they end

@@ -8,7 +8,7 @@ import time
 from aeo import __version__, tunnel
 from aeo.core.errors import InputError, NotFound
 from aeo.core.model import WorkerState
-from aeo.provision import record
+from aeo.provision import entrance, record
 from aeo.provision.host import quoted
 from aeo.provision.steps import Done, StepFailed
 from aeo.provision.visit import Visit, check, settings_of, settings_text
@@ -20,6 +20,7 @@ from aeo.tunnel import Tunnel
 TUNNEL_SECONDS, REGISTER_SECONDS, END_SECONDS = 45.0, 90.0, 2 * 3600.0
 #: Lines of a worker's log that are shown when it does not come.
 _LOG_LINES = 8
+_TOKEN = "AEO_AUTH_TOKEN"  # noqa: S105  its name
 _PROBE = (
     "import json,sys,urllib.request as u; o=u.build_opener(u.ProxyHandler({}));"
     "print(json.load(o.open(sys.argv[1]+'/api/health',timeout=8))['version'])"
@@ -44,16 +45,21 @@ def look_settings(visit: Visit) -> str:
     """Whether the worker's settings there are these."""
     file = settings_file(visit)
     found = settings_of(visit.asks(f"cat {quoted(file)}"))
-    wanted = _settings(visit)
+    fits = entrance.fits(visit.site.shared, visit.machine.id, found.get(_TOKEN, ""))
     private = visit.asks(f"ls -l {quoted(file)} | cut -c1-10") == "-rw-------"
-    return file if private and wanted.items() <= found.items() else ""
+    return file if private and fits and _settings(visit).items() <= found.items() else ""
 
 
 def write_settings(visit: Visit) -> Done:
-    """Write the worker's settings, token included, where only its user reads them; others in there are kept."""
+    """Write the worker's settings, a token of its own included, where only its user reads them; others are kept."""
     file = settings_file(visit)
     found = settings_of(visit.asks(f"cat {quoted(file)}"))
-    check(visit.host.write(settings_text({**found, **_settings(visit)}), file), f"{file} cannot be written")
+    shared, id = visit.site.shared, visit.machine.id
+    token = found.get(_TOKEN, "")
+    if not entrance.fits(shared, id, token):
+        token = entrance.make(shared, id)
+    text = settings_text({**found, **_settings(visit), _TOKEN: token})
+    check(visit.host.write(text, file), f"{file} cannot be written")
     return Done(text=f"{file} (0600)")
 
 
@@ -68,7 +74,6 @@ def _settings(visit: Visit) -> dict[str, str]:
         url = plan(visit).transfer_url
     return {
         "AEO_CONTROLLER_URL": machine.url,
-        "AEO_AUTH_TOKEN": token(visit),
         "AEO_WORKER_ID": machine.id,
         "AEO_SLOTS": str(machine.slots),
         "AEO_LOCAL_ROOT": root(visit),
@@ -83,19 +88,6 @@ def _settings(visit: Visit) -> dict[str, str]:
 def root(visit: Visit) -> str:
     """The worker's folder there."""
     return f"{visit.base}/worker/{visit.machine.id}"
-
-
-def token(visit: Visit) -> str:
-    """What the worker presents itself with."""
-    site = visit.site
-    given = site.config.auth_token
-    if not given:
-        try:
-            given = site.shared.token.read_text().strip()
-        except OSError as error:
-            fix = "Start the controller once, or give --auth-token @FILE."
-            raise StepFailed(f"{site.shared.token} cannot be read: {error.strerror}", fix=fix) from None
-    return given
 
 
 def look_way(visit: Visit) -> str:

@@ -94,6 +94,9 @@ def test_both_become_workers_and_one_goes_on_where_it_failed(bare: Bare) -> None
         assert bare.api.await_worker(id)["info"]["capacity"]["slots"] == 2
         file = bare.home(id) / ".config" / "aeo" / f"worker-{id}.env"
         assert file.stat().st_mode & 0o777 == 0o600
+        # It has a token of its own.
+        assert "AEO_AUTH_TOKEN=aeow_" in file.read_text()
+        assert TOKEN not in file.read_text()
     # Nothing is done a third time.
     check(provision(bare, "a"), kept=("uv", "aeo", "settings", "controller", "service"))
     # The token is in no argument, and in nothing that is remembered here.

@@ -15,8 +15,10 @@ from needs import require
 from waiting import eventually
 
 from aeo import users
+from aeo.codec import encode
 from aeo.config import Config
-from aeo.provision import record
+from aeo.core.model import Capacity, WorkerInfo
+from aeo.provision import entrance, record
 from aeo.provision.record import Machine
 from aeo.provision.steps import Event, StepState
 from aeo.site import Site, open_site
@@ -140,6 +142,34 @@ def test_what_is_wrong_is_said_at_the_form_which_keeps_what_was_typed(
     assert said in words_of(answer, 422)
     assert f'value="{html.escape(form["target"])}"' in answer.text
     assert record.machines(site.shared) == []
+
+
+def test_a_workers_own_token_lets_in_that_worker_and_does_nothing_else(site: Site) -> None:
+    record.keep(site.shared, Machine(id="gpu-1", target="gpu-1"))
+    token = entrance.make(site.shared, "gpu-1")
+    client = create_app(site).test_client()
+    bearer = {"Authorization": f"Bearer {token}"}
+    for id, status in (("gpu-1", 200), ("gpu-2", 403)):
+        capacity = Capacity(slots=1, cpus=1, memory_mb=1024, disk_mb=1024)
+        info = WorkerInfo(id=id, display_name=id, host="h", capacity=capacity, boot="b", instance="i", executors={})
+        answer = client.post("/api/workers", json=encode(info), headers=bearer)
+        assert answer.status_code == status, answer.text
+    assert "gpu-1, not gpu-2" in answer.json["detail"]
+    for method, path in (
+        ("GET", "/api/workers"),
+        ("GET", "/api/evaluations"),
+        ("POST", "/api/evaluations"),
+        ("POST", "/api/workers/gpu-2/drain"),
+        ("POST", "/api/workers/gpu-1/allow"),
+        ("GET", "/api/users"),
+    ):
+        assert client.open(path, method=method, headers=bearer, json={}).status_code == 403, path
+    assert "good for nothing else" in client.get("/api/workers", headers=bearer).json["detail"]
+    # Nobody signs in with it.
+    client.get(f"/?token={token}")
+    assert client.get("/workers").status_code == 303
+    record.forget(site.shared, "gpu-1")
+    assert client.get("/api/workers", headers=bearer).status_code == 401
 
 
 def test_only_administrators_may(site: Site) -> None:

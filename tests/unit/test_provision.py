@@ -18,7 +18,7 @@ from aeo.cli import main
 from aeo.core.condition import Level
 from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
 from aeo.layout import Shared
-from aeo.provision import facts, install, record, wheels
+from aeo.provision import entrance, facts, install, record, wheels
 from aeo.provision.facts import Facts
 from aeo.provision.host import check_target
 from aeo.provision.record import Line, Machine
@@ -160,6 +160,20 @@ def test_what_ended_without_a_word_is_not_finished(shared: Shared) -> None:
     assert found is not None
     assert (found.running, found.finished) == (False, False)
     assert found.failed is not None
+
+
+def test_a_token_lets_in_one_worker_until_there_is_another(shared: Shared) -> None:
+    for id in ("a", "b"):
+        record.keep(shared, Machine(id=id, target=id))
+    first, other = entrance.make(shared, "a"), entrance.make(shared, "b")
+    assert (entrance.owner(shared, first), entrance.owner(shared, other)) == ("a", "b")
+    assert entrance.fits(shared, "a", first)
+    assert not entrance.fits(shared, "b", first)
+    second = entrance.make(shared, "a")
+    assert [entrance.owner(shared, token) for token in (first, second, "", "aeow_", "aeow_é")] == ["", "a", "", "", ""]
+    assert second not in (shared.machine("a") / "entrance").read_text()
+    record.forget(shared, "a")
+    assert entrance.owner(shared, second) == ""
 
 
 # --- what a machine is

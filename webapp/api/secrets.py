@@ -12,7 +12,7 @@ from aeo.codec import encode
 from aeo.secrets import delivery, needs, vault
 from webapp.api.replies import reply
 from webapp.api.schemas import In, Name
-from webapp.auth import Role, current_user
+from webapp.auth import Role, check_entrance, current_user
 from webapp.auth import needs as needs_role
 from webapp.site import current_site
 
@@ -106,5 +106,6 @@ def rekey() -> Response:
 )
 @needs_role(Role.ADMIN)
 def give(id: str, body: ClaimIn) -> Response:
+    check_entrance(body.worker)
     found = delivery.give(current_site(), id, body.trial, worker=body.worker, token=body.token, proof=body.proof)
     return reply({"secrets": dict(found)})

@@ -23,7 +23,7 @@ from webapp.api.schemas import (
     WorkerOut,
     WorkersOut,
 )
-from webapp.auth import Role, current_user, needs
+from webapp.auth import Role, check_entrance, current_user, needs
 from webapp.site import current_site
 
 bp = APIBlueprint("workers", __name__, tag="Workers")
@@ -47,7 +47,9 @@ def index() -> Response:
 @needs(Role.ADMIN)
 def register(body: WorkerIn) -> Response:
     site = current_site()
-    workers.admit(site, codec.decode(WorkerInfo, body.model_dump()))
+    info = codec.decode(WorkerInfo, body.model_dump())
+    check_entrance(info.id)
+    workers.admit(site, info)
     config = site.config
     return reply(
         {
