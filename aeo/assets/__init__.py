@@ -45,7 +45,7 @@ def joined(site: Site, executor: Executor, spec: Spec, file: SubmittedFile, plan
     assets, problems = [], []
     for reference in found:
         faults = list(_refused(site, reference))
-        if not faults:
+        if not faults and not reference.packed:
             try:
                 assets.append(reading.read(reference, room))
             except InputError as error:
@@ -54,6 +54,8 @@ def joined(site: Site, executor: Executor, spec: Spec, file: SubmittedFile, plan
         problems += [replace(fault, field=place) for fault in faults]
     if problems:
         raise InputError(problems=tuple(problems))
+    if not assets:
+        return plan
     # Two of one content travel once.
     folders = {one.digest: ContentFolder(digest=one.digest, source=one.path, name=FOLDER) for one in assets}
     notes = tuple(

@@ -21,6 +21,8 @@ class Reference:
     writable: bool = False
     #: It holds secrets.
     private: bool = False
+    #: The plan itself carries its content: whether it may be read is asked, and nothing is sent.
+    packed: bool = False
 
 
 class AssetFinder(Protocol):

@@ -211,6 +211,19 @@ def test_the_system_itself_is_no_file(site: Site, path: str) -> None:
     assert "${NAME}" in problem.fix
 
 
+def test_what_the_plan_carries_is_asked_about_and_not_sent(site: Site, tmp_path: Path) -> None:
+    (site.shared.root / "token").write_text("secret")
+    config: dict[str, Any] = {
+        "extra_instruction_paths": [str(tmp_path / "more.md")],
+        "agents": [{"skills": ["org/skill", "./mine"]}],
+    }
+    assert joined(site, config, folder=str(tmp_path)) is PLAN
+    config["extra_instruction_paths"].append(str(site.shared.root / "token"))
+    (problem,) = refused(site, config, folder=str(tmp_path))
+    assert problem.field == "extra_instruction_paths[1]"
+    assert "the controller's own folder" in problem.message
+
+
 def test_jobs_around_it_do_not_open_it(site: Site, tmp_path: Path) -> None:
     around = replace(site, shared=Shared(root=site.shared.root, jobs_dir=tmp_path))
     (site.shared.root / "token").write_text("secret")

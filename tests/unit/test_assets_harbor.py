@@ -120,6 +120,31 @@ def test_the_env_file_holds_secrets_and_is_not_recorded() -> None:
     assert assets.env_file({}, "/here") == ""
 
 
+def test_what_the_plan_carries_is_named_as_such() -> None:
+    config = {
+        "extra_instruction_paths": ["/a/more.md", "more.md"],
+        "environment": {"extra_docker_compose": ["/a/compose.yaml"]},
+        "agents": [{"load_trajectory": "/a/t.jsonl", "skills": ["/a/skill", 3, "org/name"]}, None],
+        "user_agent": {"user_persona_path": "/a/persona", "bridge": {"prompt_path": "/a/prompt"}},
+        "metrics": [{"type": "uv-script", "kwargs": {"script_path": "score.py"}}, "x"],
+    }
+    found = find(config, "/here")
+    assert all(one.packed for one in found)
+    assert {one.path: one.place for one in found} == {
+        "/a/more.md": ("extra_instruction_paths", 0),
+        "/here/more.md": ("extra_instruction_paths", 1),
+        "/a/compose.yaml": ("environment", "extra_docker_compose", 0),
+        "/a/t.jsonl": ("agents", 0, "load_trajectory"),
+        "/a/skill": ("agents", 0, "skills", 0),
+        "/a/persona": ("user_agent", "user_persona_path"),
+        "/a/prompt": ("user_agent", "bridge", "prompt_path"),
+        "/here/score.py": ("metrics", 0, "kwargs", "script_path"),
+    }
+    # One that is mounted, too, is sent.
+    (both,) = find({**mounting(bind("/a")), "extra_instruction_paths": ["/a"]}, "")
+    assert not both.packed
+
+
 def test_home_is_the_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/aeo")
     config = mounting(bind("~/data"), env_file="~/.env")

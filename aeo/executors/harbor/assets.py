@@ -41,7 +41,7 @@ class HarborAssets:
     """See `aeo.executors.assets.AssetFinder`."""
 
     def find(self, config: Mapping[str, Any], folder: str) -> tuple[Reference, ...]:
-        """Bind mounts by an absolute path without variables, what agents open, the env file."""
+        """Bind mounts by an absolute path without variables, what agents open, what the plan carries, the env file."""
         found: dict[str, Reference] = {}
         for mount, place in _mounts(config):
             path = _normal(mount["source"])
@@ -52,6 +52,10 @@ class HarborAssets:
             path = _normal(_joined(kwargs[key], folder))
             if _around(path, mounted) is None:
                 _add(found, Reference(path=path, place=(*place, key)))
+        for name, place in _packed(config):
+            path = _normal(_joined(name, folder))
+            if path.startswith("/"):
+                _add(found, Reference(path=path, place=place, packed=True))
         name = env_file(config, folder)
         if name:
             _add(found, Reference(path=_normal(name), place=(ENV_FILE,), private=True))
@@ -109,8 +113,13 @@ def own(source: str) -> bool:
 def _add(found: dict[str, Reference], one: Reference) -> None:
     first = found.setdefault(one.path, one)
     if first is not one:
-        writable, private = first.writable or one.writable, first.private or one.private
-        found[one.path] = Reference(path=one.path, place=first.place, writable=writable, private=private)
+        found[one.path] = Reference(
+            path=one.path,
+            place=first.place,
+            writable=first.writable or one.writable,
+            private=first.private or one.private,
+            packed=first.packed and one.packed,
+        )
 
 
 def _mounts(config: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], _Place]]:
@@ -150,6 +159,36 @@ def _opened(config: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, _P
         for key in (*_COMMON, *HOST_KWARGS.get(str(name), ())):
             if _is_path(kwargs.get(key)):
                 yield kwargs, key, place
+
+
+def _packed(config: Mapping[str, Any]) -> Iterator[tuple[str, _Place]]:
+    """Files whose content goes into the plan, and where they stand (see ``inside/aeo_harbor/paths.py``)."""
+    environment, user = _part(config, "environment"), _part(config, "user_agent")
+    lists: list[tuple[Any, _Place]] = [
+        (config.get("extra_instruction_paths"), ("extra_instruction_paths",)),
+        (environment.get("extra_docker_compose"), ("environment", "extra_docker_compose")),
+    ]
+    ones: list[tuple[Any, _Place]] = [
+        *((user.get(key), ("user_agent", key)) for key in ("user_persona_path", "user_prompt_template_path")),
+        (_part(user, "bridge").get("prompt_path"), ("user_agent", "bridge", "prompt_path")),
+    ]
+    for index, agent in enumerate(config["agents"] if isinstance(config.get("agents"), list) else ()):
+        if isinstance(agent, Mapping):
+            ones.append((agent.get("load_trajectory"), ("agents", index, "load_trajectory")))
+            lists.append((agent.get("skills"), ("agents", index, "skills")))
+    for index, metric in enumerate(config["metrics"] if isinstance(config.get("metrics"), list) else ()):
+        if isinstance(metric, Mapping):
+            ones.append((_part(metric, "kwargs").get("script_path"), ("metrics", index, "kwargs", "script_path")))
+    ones += [(item, (*place, n)) for items, place in lists if isinstance(items, list) for n, item in enumerate(items)]
+    for value, place in ones:
+        # A skill may also be a name or an address.
+        if _is_path(value) and ("skills" not in place or value.startswith(("/", "./", "../", "~"))):
+            yield value, place
+
+
+def _part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = config.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _is_path(value: Any) -> bool:
