@@ -11,6 +11,7 @@ site, records, contents, assets           what one machine works with; evaluatio
 submission, sharing, evaluations, progress  ask for an evaluation, who takes it, cancel, look
 celery, dispatch, tasks                   messages
 batches, leases, outbox                   the worker's side: claim, run, push
+prefetching, cleaning                     its tasks and images: fetched ahead of a run, removed when nobody needs them
 results, rows, jobs, control              the controller's side: commit, merge
 recovery, reconciliation, redispatch      the controller's repairs: from disk, in rounds, new batches
 workers, registration                     what a worker says of itself

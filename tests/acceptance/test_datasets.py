@@ -85,6 +85,10 @@ def test_a_dataset_is_downloaded_evaluated_and_known(platform: Platform, tmp_pat
         same = subprocess.run(["diff", "-r", str(tmp_path / "mini" / name), str(folder / name)], capture_output=True)
         assert same.returncode == 0, same.stdout
 
+    checked = platform.aeo("datasets", "check", "mini")
+    assert checked.ends(60) == 0, checked.output
+    assert "mini: sound, 3 tasks, 3 listed by its registry, at the download" in checked.output
+
     config = {"agents": [{"name": "oracle"}], "environment": dict(HOST), **found["dataset"]["config"]}
     id = platform.api.submit({**config, "job_name": "of-mini"})
     eventually(lambda: platform.api.status(id)["state"] == "succeeded", 90, pause=0.2)
@@ -101,6 +105,12 @@ def test_a_dataset_is_downloaded_evaluated_and_known(platform: Platform, tmp_pat
     assert {name: row["past"]["pass_rate"] for name, row in rows.items()} == {"good": 1.0, "poor": 0.0, "near": 1.0}
     assert all(row["workers"] == ["one"] for row in rows.values())
     assert shown(platform, "mini")["dataset"]["present"] == {"one": 3}
+    (folder / "near" / "instruction.md").write_text("Do it otherwise.\n")
+    (folder / "poor").rename(folder.parent / ".poor")
+    checked = platform.aeo("datasets", "check", "mini")
+    assert checked.ends(60) == 1, checked.output
+    for words in ("changed (since", ": near", "missing (since", ": poor", "missing (against the list): poor"):
+        assert words in checked.output
 
 
 def test_a_download_that_was_killed_goes_on(platform: Platform, tmp_path: Path) -> None:
