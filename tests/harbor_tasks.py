@@ -101,6 +101,18 @@ def sleepers() -> int:
     return sum(p.info["cmdline"] == ["sleep", _SLEEP] and p.info["status"] != "zombie" for p in found)
 
 
+def talking(folder: Path) -> Path:
+    """Its agent says two lines, and a last one when it is woken; see `wake`."""
+    return task(folder, solve=f"echo line 1; echo line 2; sleep {_SLEEP} || true; echo last")
+
+
+def wake() -> None:
+    """End the sleep of a talking agent."""
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] == ["sleep", _SLEEP]:
+            process.terminate()
+
+
 def separate(folder: Path) -> Path:
     """Its verifier has an environment of its own, which gets one file of the agent's."""
     verdict = "test -f /app/done && ! test -f /app/other; echo $((1 - $?)) > /logs/verifier/reward.txt"

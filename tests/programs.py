@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import psutil
-from waiting import eventually
+from waiting import eventually, patient
 
 AEO = str(Path(sys.executable).with_name("aeo"))
 TOKEN = "token-of-this-test-0123456789"
@@ -76,15 +76,16 @@ class Program:
             return found
         return []
 
-    def ends(self, timeout: float = 120.0) -> int:
+    def ends(self, timeout: float = 30.0) -> int:
         """Wait for its end; returns the exit code."""
+        timeout = patient(timeout)
         try:
             code: int = self.process.wait(timeout)
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             raise AssertionError(f"still runs after {timeout} s:\n{self.output}") from None
         return code
 
-    def terminate(self, timeout: float = 120.0) -> int:
+    def terminate(self, timeout: float = 30.0) -> int:
         """SIGTERM, and wait for its end."""
         self.process.send_signal(signal.SIGTERM)
         return self.ends(timeout)

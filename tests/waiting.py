@@ -14,13 +14,18 @@ SLACK = 5.0
 MOST = 120.0
 
 
+def patient(timeout: float) -> float:
+    """How long to wait for what takes less than ``timeout`` seconds on a machine that does little else."""
+    return max(timeout, min(timeout * SLACK, MOST))
+
+
 def eventually(condition: Callable[[], T], timeout: float = 10.0, *, pause: float = 0.02) -> T:
     """Call ``condition`` until it returns something true, and return that.
 
     Fails with the last value after ``timeout`` seconds of a machine that does little else. An `AssertionError` in
     ``condition`` counts as not yet, and is what the test shows when time is up.
     """
-    timeout = max(timeout, min(timeout * SLACK, MOST))
+    timeout = patient(timeout)
     deadline = time.monotonic() + timeout
     while True:
         try:

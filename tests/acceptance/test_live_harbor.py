@@ -29,7 +29,7 @@ def _harbor() -> None:
 def test_what_the_agent_writes_is_seen_while_it_runs(site: Site, tmp_path: Path) -> None:
     executor = executors.load("harbor")
     register(site, "a", executors={"harbor": executor.version()})
-    task = tasks.task(tmp_path / "set" / "talks", solve="for n in $(seq 1 16); do echo line $n; sleep 0.5; done")
+    task = tasks.talking(tmp_path / "set" / "talks")
     config = {"tasks": [{"path": str(task)}], "environment": dict(tasks.HOST)}
     request = Submission(config={"executor": "harbor", "job_name": "live", **config})
     with running(site, tmp_path, "a"):
@@ -51,11 +51,12 @@ def test_what_the_agent_writes_is_seen_while_it_runs(site: Site, tmp_path: Path)
         eventually(seen, 60, pause=0.2)
         assert logs[0] == "agent/oracle.txt"
         assert "trial.log" in logs
+        tasks.wake()
         status = closed(site, evaluation.id, 60)
     assert status.outcomes[Outcome.SCORED] == 1
     place = artifacts.find(site, evaluation.id, trial)
     assert place is not None
     assert not place.live
-    assert windows.before(place, "agent/oracle.txt").text.endswith("line 16\n")
+    assert windows.before(place, "agent/oracle.txt").text.endswith("last\n")
     found = views.of(executor, place.listing().names)
     assert found.parts[0].verifier
