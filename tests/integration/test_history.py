@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from engine import closed, register, running, submit
@@ -35,4 +36,5 @@ def test_what_ran_before_outlives_the_store(site: Site, tmp_path: Path) -> None:
 
 
 def _rounded(runs: list[Run]) -> list[Run]:
-    return sorted(runs, key=lambda run: run.seconds)
+    # A folder does not say who ran it.
+    return sorted((replace(run, worker="") for run in runs), key=lambda run: run.seconds)
