@@ -127,6 +127,22 @@ def test_a_run_after_it_sends_nothing(platform: Platform, reach: Reach) -> None:
     assert report["workers"][0]["missing"] == ["three"]
 
 
+def test_it_takes_no_slot_and_waits_for_none(platform: Platform) -> None:
+    """The one slot is taken for as long as the test lasts."""
+    folder = platform.folder / "beside"
+    for name in ("one", "two"):
+        tasks.task(folder / name)
+    assert platform.aeo("datasets", "add", "beside", "--path", str(folder)).ends() == 0
+    id = platform.api.submit({"executor": "sleep", "name": "long", "tasks": 2, "seconds": 600})
+    eventually(lambda: platform.api.status(id)["running"] == 1, 30, pause=0.1)
+    done = platform.aeo("datasets", "prefetch", "beside", "--no-images", "--wait")
+    assert done.ends(60) == 0, done.output
+    status = platform.api.status(id)
+    assert (status["running"], status["pending"]) == (1, 1)
+    assert platform.aeo("cancel", id).ends() == 0
+    eventually(lambda: platform.api.status(id)["state"] == "cancelled", 60, pause=0.1)
+
+
 def in_docker(folder: Path, stamp: str, **more: Any) -> Path:
     """A task whose reward is right when it runs in the very image that was built ahead."""
     task = tasks.task(folder, **more)
