@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import signal
+import ssl
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from celery import Celery, signals
 from celery.backends.redis import RedisBackend
@@ -56,6 +58,8 @@ def make_app(broker_url: str, *, worker: str = "") -> Celery:
     backend = f"aeo.celery:UnreadResults+{broker_url}"
     app = Celery("aeo", broker=broker_url, backend=backend, set_as_current=False, include=["aeo.tasks"])
     app.conf.update(_SETTINGS, broker_transport_options=_transport(worker or "sender"))
+    if tls := _tls(broker_url):
+        app.conf.update(broker_use_ssl=tls, redis_backend_use_ssl=tls)
     if not worker:
         # A submit answers a person: give up on a dead server within seconds.
         app.conf.result_backend_transport_options = {"retry_policy": dict(_QUICK)}
@@ -142,6 +146,18 @@ def _on_signals(stop: Stop) -> None:
         handle()
 
 
+def _tls(url: str) -> dict[str, Any]:
+    """What Celery must be told of ``rediss://``, which redis-py takes from the address: the certificate is checked."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return {}
+    given = {name: value for name, value in parse_qsl(parts.query) if name.startswith("ssl_")}
+    return {**given, "ssl_cert_reqs": _CHECKS.get(given.get("ssl_cert_reqs", ""), ssl.CERT_REQUIRED)}
+
+
+_CHECKS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL}
+
+
 def _transport(worker: str) -> dict[str, Any]:
     return {
         "visibility_timeout": VISIBILITY_SECONDS,
@@ -194,6 +210,8 @@ _SETTINGS: dict[str, Any] = {
     "broker_connection_timeout": 3,
     # The trials that run need no broker: an outage must not cancel them.
     "worker_cancel_long_running_tasks_on_connection_loss": False,
+    # One that expires is kept alive by scripts, which clean up after others too: no worker's affair.
+    "control_queue_expires": None,
     # Flower shows what runs.
     "worker_send_task_events": True,
     # The same for a message that cannot be published; the reconciler sends again.

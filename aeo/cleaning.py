@@ -23,7 +23,8 @@ from aeo import contents, executors, records
 from aeo.core.errors import AeoError, NotFound, TransferFailed, Unavailable
 from aeo.executors import care
 from aeo.site import WorkerSite
-from aeo.store import evaluations, health
+from aeo.store import access, evaluations, health
+from aeo.store.connection import Denied
 from aeo.transfer import move
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def _clean_root(site: WorkerSite) -> tuple[tuple[str, ...], tuple[str, ...], tup
         raise Unavailable("The store was wiped or is new, and does not know yet what is open.")
     here = {path.name for root in (local.evaluations, local.all_kept) for path in _folders(root)}
     busy = {path.name.rpartition("-")[0] for path in _folders(local.batches)}
-    busy |= {id for id in here if evaluations.is_open(site.db, id)}
+    busy |= {id for id in here if _is_open(site, id)}
     needed = _needed(local.evaluations, busy)
     kept = tuple(
         path.name
@@ -140,6 +141,14 @@ def _clean_root(site: WorkerSite) -> tuple[tuple[str, ...], tuple[str, ...], tup
         if path.name not in busy and _age(path) < before and _drop(site, path)
     )
     return gone, tasks, kept
+
+
+def _is_open(site: WorkerSite, id: str) -> bool:
+    try:
+        return evaluations.is_open(site.db, id)
+    except Denied:
+        # A worker is let into what is open and has a batch for it.
+        return False
 
 
 def _folders(root: Path) -> list[Path]:
@@ -174,6 +183,10 @@ def _may_go(site: WorkerSite, id: str) -> bool:
         evaluations.get(site.db, id)
     except NotFound:
         return True
+    except Denied:
+        # It is over, and so out of sight: asked for, and looked at the next time.
+        access.ask_for(site.db, site.config.worker_id, id)
+        return False
     password = site.config.transfer_password
     with tempfile.TemporaryDirectory() as asked:
         try:

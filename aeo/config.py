@@ -18,6 +18,7 @@ from aeo.core.errors import InputError
 
 PREFIX = "AEO_"
 LOG_FORMATS = ("text", "json")
+WORKER_CREDENTIALS = ("auto", "shared", "own")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,9 @@ class Config:
     broker_url: str = field(default="", repr=False)
     #: Broker address told to workers; empty means ``broker_url``.
     worker_broker_url: str = field(default="", repr=False)
+    #: What workers sign in to the broker with: ``own`` credentials each, the ``shared`` password of the broker, or
+    #: ``auto``, their own where the broker can.
+    worker_credentials: str = "auto"
     #: Where workers push to: a path, ``ssh://user@host[:port]/path`` or ``rsync://user@host[:port]/module``.
     #: On a controller: the address told to workers (empty: its own shared root as a path).
     transfer_url: str = ""
@@ -167,6 +171,8 @@ def _check(config: Config) -> Config:
         if url and not url.startswith(("http://", "https://")):
             raise InputError("must begin with http:// or https://.", field=f"--{name}-url")
     _check_telling(config)
+    if config.worker_credentials not in WORKER_CREDENTIALS:
+        raise InputError("must be auto, shared or own.", field="--worker-credentials")
     if config.log_format not in LOG_FORMATS:
         raise InputError("must be text or json.", field="--log-format")
     if not 0 <= config.port < 65536:

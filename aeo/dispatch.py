@@ -16,6 +16,7 @@ from celery import Celery, chord, group
 from celery.canvas import Signature
 from celery.exceptions import OperationalError
 
+from aeo import credentials
 from aeo.celery import MERGE, PRIORITIES, RUN_BATCH, sender
 from aeo.core.errors import Unavailable
 from aeo.core.model import Batch
@@ -50,8 +51,10 @@ def send(site: Site, evaluation: str, batches: Sequence[Batch], *, priority: int
     """
     if not batches:
         return []
+    credentials.grant(site, evaluation, {batch.worker for batch in batches})
     app = sender(site.config.broker_url)
-    group_id, body = uuid4().hex, _merge(site, evaluation)
+    # The evaluation's id before it is what a worker's rights go by; batches' ids have it too.
+    group_id, body = f"{evaluation}-{uuid4().hex}", _merge(site, evaluation)
     body.freeze(uuid4().hex, group_id=group_id)
     step = _step(priority)
     sent = [
@@ -80,6 +83,8 @@ def resend(site: Site | WorkerSite, batch: Batch, *, worker: str = "", behind: b
         Unavailable: the broker is away.
         ValueError: the batch was never sent.
     """
+    if isinstance(site, Site):
+        credentials.grant(site, batch.evaluation, {worker or batch.worker})
     member = json.loads(batch.message)
     place = {key: member[key] for key in ("group_id", "group_index", "chord")}
     with _sending(site) as app:

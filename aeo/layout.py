@@ -7,6 +7,7 @@ On the controller::
     ├── token                          the API token (0600), when none was given
     ├── web-secret                     signs the pages' sessions (0600)
     ├── users.json                     named users and the hashes of their tokens (0600)
+    ├── credentials.json               what each worker may reach, and digests of its passwords (0600)
     ├── meters.json                    what monitoring counts; may be deleted
     ├── secrets.json                   secrets, encrypted (0600); their key is elsewhere
     ├── notices.json                   what was told by webhook and e-mail, and what waits to be (0600)
@@ -111,6 +112,10 @@ class Shared:
     @property
     def web_secret(self) -> Path:
         return self.root / "web-secret"
+
+    @property
+    def credentials(self) -> Path:
+        return self.root / "credentials.json"
 
     @property
     def users(self) -> Path:

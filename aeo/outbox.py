@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from aeo.core.errors import AeoError
 from aeo.core.model import Claim, TrialState
 from aeo.layout import manifest_of
-from aeo.store import trials
+from aeo.store import access, trials
+from aeo.store.connection import Denied
 from aeo.transfer import kept, move, tree
 from aeo.transfer import manifest as manifests
 
@@ -119,7 +120,7 @@ def keep(site: WorkerSite, stop: threading.Event) -> None:
     """Until ``stop``: send what no batch sends any more, drop what the controller has committed."""
     while True:
         for folder in list(_entries(site)):
-            with suppress(AeoError, OSError):
+            with suppress(AeoError, OSError), _asking(site, folder.parent.name):
                 _attend(site, folder)
         with suppress(AeoError, OSError):
             _drop_committed(site, _entries(site))
@@ -158,10 +159,23 @@ def _drop_committed(site: WorkerSite, folders: Iterable[Path]) -> None:
     for evaluation, ours in sent.items():
         for start in range(0, len(ours), _ASKED_AT_ONCE):
             chunk = ours[start : start + _ASKED_AT_ONCE]
-            states = trials.states_of(site.db, evaluation, [folder.name.rpartition(".")[0] for folder in chunk])
+            names = [folder.name.rpartition(".")[0] for folder in chunk]
+            states: Mapping[str, TrialState] = {}
+            with suppress(Denied), _asking(site, evaluation):
+                states = trials.states_of(site.db, evaluation, names)
             for folder in chunk:
                 if states.get(folder.name.rpartition(".")[0]) is TrialState.DONE:
                     _drop(folder)
+
+
+@contextmanager
+def _asking(site: WorkerSite, evaluation: str) -> Iterator[None]:
+    """Ask for an evaluation that is over, where that is why something was refused: it is given for a while."""
+    try:
+        yield
+    except Denied:
+        access.ask_for(site.db, site.config.worker_id, evaluation)
+        raise
 
 
 def _token(folder: Path) -> str:

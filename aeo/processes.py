@@ -48,12 +48,14 @@ from aeo.pulse import Pulse
 from aeo.site import WorkerSite, open_site
 from aeo.store import health
 from aeo.store import workers as worker_store
-from aeo.store.connection import Db, connect
+from aeo.store.connection import Db, Denied, connect
 from aeo.transfer import remote
 from aeo.transfer.remote import Remote
 
 log = logging.getLogger(__name__)
 
+#: Seconds a process gets to end whose credentials are no more.
+END_SECONDS = 30.0
 #: Messages the control process handles at once: a long merge must not hold up the others.
 CONTROL_SLOTS = 2
 
@@ -103,6 +105,9 @@ def _try_broker(config: Config, told: threading.Event, *, fix: str) -> None:
     try:
         reach.broker(config.broker_url, told)
     except Unavailable as error:
+        if isinstance(error, Denied) and urlsplit(config.broker_url).password is None:
+            # It is there. The credentials come when we register.
+            return
         raise Unavailable(f"{str(error).rstrip('.')}. {fix}") from None
 
 
@@ -137,8 +142,9 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
         config,
         look=lambda: stay.look(info.boot),
         heed=stay.heed,
-        register=lambda: registration.register(config, info),
+        register=lambda: registration.register(config, info, again=True),
         dismiss=stay.dismiss,
+        replaced=stay.end,
     )
     keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
     cleaner = threading.Thread(target=cleaning.keep_clean, args=(site, stay.over), name="cleaning", daemon=True)
@@ -210,6 +216,18 @@ class Stay:
         self.removed = True
         self.now.set()
 
+    def end(self) -> None:
+        """Its credentials are others by now: only a new process can have them."""
+        if not self.leaving:
+            log.error("%s has new credentials; this process ends, to be started again with them", self.name)
+            self.leaving = True
+            self.give_back()
+            os.kill(os.getpid(), signal.SIGTERM)
+            # What Celery still wants to tell the broker it will never take.
+            last = threading.Timer(END_SECONDS, os._exit, (1,))
+            last.daemon = True
+            last.start()
+
     def heed(self, wanted: WorkerState) -> None:
         """The controller's wish, as each heartbeat brings it."""
         self.wanted = wanted
@@ -271,13 +289,22 @@ def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted:
         found = replace(found, transfer_url=str(mounted.resolve()))
     return replace(
         config,
-        broker_url=config.broker_url or found.broker_url,
+        broker_url=_broker(config.broker_url, found.broker_url),
         transfer_url=config.transfer_url or found.transfer_url,
         transfer_password=config.transfer_password or found.transfer_password,
         # These are one agreement between all.
         lease_seconds=found.lease_seconds,
         grace_seconds=found.grace_seconds,
     )
+
+
+def _broker(given: str, told: str) -> str:
+    """The broker's address: the one given by hand, with the credentials told where it has none."""
+    if not given or urlsplit(given).password is not None or urlsplit(told).password is None:
+        return given or told
+    parts = urlsplit(given)
+    account = urlsplit(told).netloc.rpartition("@")[0]
+    return parts._replace(netloc=f"{account}@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
 def control(config: Config) -> int:

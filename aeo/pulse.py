@@ -6,12 +6,16 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from aeo.config import Config
-from aeo.core.errors import Conflict, NotFound
+from aeo.core.errors import AeoError, Conflict, NotFound
 from aeo.core.model import Heartbeat, WorkerState
 from aeo.store import workers as store
-from aeo.store.connection import Db, connect
+from aeo.store.connection import Db, Denied, connect
+
+if TYPE_CHECKING:
+    from aeo.registration import Addresses
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +32,17 @@ class Pulse:
         *,
         look: Callable[[], Heartbeat],
         heed: Callable[[WorkerState], None],
-        register: Callable[[], object],
+        register: Callable[[], Addresses],
         dismiss: Callable[[], None],
+        replaced: Callable[[], None],
     ):
         """``heed`` is told the state the controller wants; ``register`` is called when it does not know the worker.
 
-        ``dismiss`` is called at each beat while a person keeps this worker out.
+        ``dismiss`` is called at each beat while a person keeps this worker out; ``replaced`` when its credentials are
+        no more and others were issued, which only a new process can use.
         """
         self._config, self._look, self._heed, self._register = config, look, heed, register
-        self._dismiss = dismiss
+        self._dismiss, self._replaced = dismiss, replaced
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -57,6 +63,11 @@ class Pulse:
             try:
                 db = db or connect(self._config.broker_url)
                 self._beat(db)
+            except Denied as error:
+                # The server was started again and does not know this user yet, or a person took its rights away.
+                log.warning("heartbeat refused: %s", error)
+                pause = min(RETRY_SECONDS, pause)
+                self._ask_again()
             except Exception as error:  # whatever it is, a worker without a pulse is a lost worker
                 log.warning("heartbeat failed: %s", error)
                 pause = min(RETRY_SECONDS, pause)
@@ -74,9 +85,20 @@ class Pulse:
             log.warning("the controller does not know this worker any more; registering again")
             self._register_again()
 
+    def _ask_again(self) -> None:
+        try:
+            if not self._register().kept:
+                self._replaced()
+        except Conflict as error:
+            log.error("%s", error)
+            self._dismiss()
+        except AeoError as error:
+            log.warning("%s", error)
+
     def _register_again(self) -> None:
         try:
-            self._register()
+            if not self._register().kept:
+                self._replaced()
         except Conflict as error:
             # Another has the id now: this one must not take trials in its name.
             log.warning("%s", error)

@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aeo.config import Config
 from aeo.core.errors import InputError, TransferFailed, Unavailable
 from aeo.layout import Shared
-from aeo.store.connection import connect
+from aeo.store.connection import Denied, connect
 from aeo.transfer import move, remote
 from aeo.transfer.remote import Remote
 
@@ -34,8 +35,10 @@ def broker(url: str, told: threading.Event | None = None) -> None:
         try:
             connect(url).close()
             return
-        except Unavailable:
-            if time.monotonic() > deadline or told.wait(BROKER_PAUSE):
+        except Unavailable as error:
+            # Without a password a refusal is final.
+            final = isinstance(error, Denied) and urlsplit(url).password is None
+            if final or time.monotonic() > deadline or told.wait(BROKER_PAUSE):
                 raise
 
 

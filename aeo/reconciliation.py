@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 
-from aeo import jobs, records, redispatch, results
+from aeo import grants, jobs, records, redispatch, results
 from aeo.core.errors import NotFound
 from aeo.core.model import Claim, EvaluationState, WorkerState
 from aeo.records import Record
@@ -32,6 +32,8 @@ def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
     Raises:
         Unavailable: the store is away.
     """
+    # First: who has a right no more, as the server was started again, waits for it.
+    grants.keep(site, {worker.info.id: worker for worker in workers.all(site.db)})
     settled = health.settled_seconds(site.db)
     if settled is None:
         log.warning("the store was wiped or started again; bringing it in line with the disk")

@@ -31,6 +31,8 @@ class Addresses:
     transfer_password: str = ""
     lease_seconds: float
     grace_seconds: float
+    #: The credentials it has go on.
+    kept: bool = False
 
     def __repr__(self) -> str:
         return f"Addresses(transfer_url={self.transfer_url!r}, ...)"
@@ -48,8 +50,8 @@ def check_token(token: str) -> None:
         raise InputError("the token has letters that no token has.", field="--auth-token", fix="Copy it anew.")
 
 
-def register(config: Config, info: WorkerInfo) -> Addresses:
-    """Register once.
+def register(config: Config, info: WorkerInfo, *, again: bool = False) -> Addresses:
+    """Register once; ``again``: the controller forgot this process, which keeps its credentials where it can.
 
     Raises:
         Refused: the token is wrong.
@@ -60,12 +62,14 @@ def register(config: Config, info: WorkerInfo) -> Addresses:
     check_token(config.auth_token)
     url = f"{config.controller_url.rstrip('/')}/api/workers"
     headers = {"Authorization": f"Bearer {config.auth_token}"}
+    query = {"again": "true"} if again else {}
     try:
         # A proxy from the environment cannot reach the loopback of this machine.
         if not 0 < (urlsplit(url).port or 80) < 65536:
             raise ValueError("it has a port that is none")
         local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
-        response = httpx.post(url, json=codec.encode(info), headers=headers, timeout=15, trust_env=not local)
+        told = codec.encode(info)
+        response = httpx.post(url, json=told, params=query, headers=headers, timeout=15, trust_env=not local)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
         # Nothing that could be sent; trying again would change nothing.
         why = str(error).rstrip(".")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from aeo import __version__, dispatch, executors
+from aeo import __version__, credentials, dispatch, executors
 from aeo.config import Config
 from aeo.core.errors import AeoError, Conflict, InputError, NotFound
 from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
@@ -204,16 +204,43 @@ def remove(site: Site, id: str, *, force: bool = False) -> Removed:
             field="id",
             fix="Drain it first, or force its removal: what it runs is given back then.",
         )
-    # From here on it claims nothing and takes nothing back. After a crash between these steps the same call goes on.
+    return Removed(id=id, given_back=_take_back(site, id, "removed"), alive=alive)
+
+
+def revoke(site: Site, id: str) -> Removed:
+    """Take a worker's credentials away, cut its connections, and give back what it ran, as `remove` by force does.
+
+    It is not let in again, by whatever process, until `allow`.
+
+    Raises:
+        NotFound: none is registered under this id, and none was given credentials.
+        Unavailable: the store is away. It is kept out all the same; the rest is done by the same call once more.
+    """
+    try:
+        alive = store.get(site.db, id).state is not WorkerState.LOST
+    except NotFound:
+        book = credentials.read(site)
+        if id not in book.accounts and id not in book.revoked:
+            raise
+        alive = False
+    credentials.revoke(site, id)
+    return Removed(id=id, given_back=_take_back(site, id, "revoked"), alive=alive)
+
+
+def _take_back(site: Site, id: str, what: str) -> int:
+    """Give back what a worker runs and forget it; returns how many trials.
+
+    From the first step on it claims nothing and takes nothing back. After a crash between them the same call goes on.
+    """
     store.bar(site.db, id)
     given_back = 0
     for claim in trials.workers_claims(site.db, id):
         where = (claim.evaluation, claim.trial, claim.token)
-        reason = f"worker {id} was removed by a person"
+        reason = f"worker {id} was {what} by a person"
         answer = trials.requeue(site.db, *where, reason=reason, max_requeues=0, counted=False)
         given_back += answer is Requeued.AGAIN
     store.remove(site.db, id)
-    return Removed(id=id, given_back=given_back, alive=alive)
+    return given_back
 
 
 def pause(site: Site, id: str, *, by: str, note: str = "") -> WorkerView:
@@ -247,19 +274,21 @@ def admit(site: Site, info: WorkerInfo) -> None:
 
     Raises:
         InputError: its id is no name, or the platform's own.
-        Conflict: a live worker has this id, or a person removed this one.
+        Conflict: a live worker has this id, or a person removed or revoked this one.
     """
     check_id(info.id)
+    credentials.check(site, info.id)
     store.register(site.db, info, ttl_seconds=site.config.grace_seconds)
 
 
 def allow(site: Site, id: str) -> None:
-    """Let a removed worker in again: it registers at its next heartbeat.
+    """Let a removed worker in again: it registers at its next heartbeat. A revoked one gets new credentials then.
 
     Raises:
-        NotFound: none of this id was removed, or it was started again since.
+        NotFound: none of this id was removed or revoked, or it was started again since.
     """
-    if not store.allow(site.db, id):
+    revoked = credentials.allow(site, id)
+    if not store.allow(site.db, id) and not revoked:
         raise NotFound(f"no worker {id!r} is kept out.", field="id")
 
 

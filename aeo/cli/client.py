@@ -123,6 +123,10 @@ class Client:
         """Let a removed worker in again."""
         return self._call("POST", _worker(worker, "/allow"))
 
+    def revoke_worker(self, worker: str) -> Body:
+        """Take a worker's credentials away."""
+        return self._call("POST", _worker(worker, "/revoke"))
+
     def alerts(self) -> Body:
         """What somebody should look at now."""
         return self._call("GET", "/api/alerts")

@@ -44,6 +44,7 @@ _HELP: Mapping[str, str] = {
     "worker_broker_url": "The broker's address as workers reach it (default: the same).",
     "transfer_url": "Where workers push results to: a path, ssh://USER@HOST/PATH or rsync://USER@HOST/MODULE.",
     "transfer_password": "Password for rsync://.",
+    "worker_credentials": "What workers sign in to the broker with: own, shared, or auto (own where it can).",
     "lease_seconds": "How long a trial stays a silent worker's.",
     "grace_seconds": "Silence after which a worker counts as lost.",
     "refresh_seconds": "Least time between two updates of a running job's result.json.",
@@ -86,6 +87,7 @@ _OF_WORKERS: Mapping[str, str] = {
 }
 _CONTROLLER = (
     *("host", "port", "shared_root", "jobs_dir", "auth_token", "broker_url", "worker_broker_url", "transfer_url"),
+    "worker_credentials",
     *("transfer_password", "lease_seconds", "grace_seconds", "refresh_seconds", "breaker_runs", "worker_breaker_runs"),
     *("breaker_share", "max_body", "max_asset_mb", "viewer_url", "flower_url", "secret_names", "notify_url"),
     "notify_email",

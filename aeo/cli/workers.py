@@ -127,6 +127,27 @@ def remove(id: str, force: bool, as_json: bool) -> None:
 
 @workers.command(
     epilog="""\b
+Its connections are cut at once, and no process of this id is let in until: aeo workers allow ID. Then start it again.
+
+\b
+Examples:
+  aeo workers revoke gpu-1
+  aeo workers revoke gpu-1 --json"""
+)
+@click.argument("id", metavar="ID")
+@as_json
+def revoke(id: str, as_json: bool) -> None:
+    """Take a worker's credentials away; what it ran is given back to the others."""
+    body = connect().revoke_worker(id)
+    if as_json:
+        show.as_json(body)
+        return
+    removed = views.removed(body)
+    click.echo(f"{removed.id} is revoked; running trials given back: {removed.given_back}.")
+
+
+@workers.command(
+    epilog="""\b
 Examples:
   aeo workers allow gpu-1
   aeo workers allow gpu-1 --json"""
@@ -134,12 +155,12 @@ Examples:
 @click.argument("id", metavar="ID")
 @as_json
 def allow(id: str, as_json: bool) -> None:
-    """Let a removed worker in again without starting it anew."""
+    """Let a removed worker in again without starting it anew, or a revoked one at its next start."""
     body = connect().allow_worker(id)
     if as_json:
         show.as_json(body)
     else:
-        click.echo(f"{id} may come back; it registers at its next heartbeat.")
+        click.echo(f"{id} may come back: at its next heartbeat, or, if it was revoked, at its next start.")
 
 
 def _told(body: Body, as_json: bool, then: str = "") -> None:

@@ -19,6 +19,7 @@ from aeo import folders, lock, reach
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name
+from aeo.credentials import without_credentials
 from aeo.embedded import log_files, server
 from aeo.embedded.children import Crew, Part
 from aeo.layout import Shared
@@ -60,6 +61,8 @@ class Controller:
             host=platform.node(),
             local_root=self.shared.worker(id),
             slots=slots,
+            # It signs in as itself, with what it is told when it registers.
+            broker_url=without_credentials(self.config.broker_url),
             # What the controller answers is right for a worker beside it.
             transfer_url="",
             transfer_password="",

@@ -16,7 +16,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.client import Pipeline
 from redis.commands.core import Script
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError
 from redis.retry import Retry
 
 from aeo.core import choose, leave
@@ -31,6 +31,14 @@ _PRELUDE, _PACE, _POLICY = "prelude.lua", "pace.lua", "policy.lua"
 _CHOOSING = frozenset({"claim.lua", "arrive.lua"})
 
 
+#: How a server says that a user has no right, also from within a script.
+_DENIALS = ("NOPERM", "NOAUTH", "WRONGPASS", "has no permissions", "No permissions", "can't access", "can't run this")
+
+
+class Denied(Unavailable):
+    """The server answers, and refuses this user or what it asked for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Db:
     """An open store. Safe to share between threads."""
@@ -43,7 +51,12 @@ class Db:
 
     def run(self, script: str, *args: Any) -> Any:
         """Run a Lua script; it is sent again when the server has forgotten it."""
-        return self.scripts[script](args=args)
+        found = self.scripts[script]
+        try:
+            return self.client.evalsha(found.sha, 0, *args)
+        except NoScriptError:
+            # Not by SCRIPT LOAD, a right that a worker has not.
+            return self.client.eval(found.script, 0, *args)
 
     def run_all(self, script: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
         """Run a script once for each of these arguments, in this order and on one way there and back.
@@ -166,4 +179,6 @@ def _unavailable(client: redis.Redis, error: Exception) -> Unavailable:
     for secret in {password, quote(password, safe="")} - {""}:
         text = text.replace(secret, "***")
     place = f"{settings.get('host', 'memory')}:{settings.get('port', 0)}"
-    return Unavailable(f"The store at {place} does not answer as it should: {text}")
+    denied = isinstance(error, (AuthenticationError, NoPermissionError)) or any(sign in text for sign in _DENIALS)
+    kind = Denied if denied else Unavailable
+    return kind(f"The store at {place} does not answer as it should: {text}")

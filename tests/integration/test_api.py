@@ -112,7 +112,9 @@ def _keys(value: Any) -> Any:
 def test_a_worker_registers_and_learns_the_addresses(client: FlaskClient, web_site: Site) -> None:
     answer = client.post("/api/workers", json=worker())
     addresses = codec.decode(Addresses, answer.json)
-    assert addresses.broker_url == web_site.config.worker_broker_url
+    assert addresses.broker_url.startswith("redis://worker-w1:")
+    assert addresses.broker_url.endswith("@broker.example:6379")
+    assert BROKER_PASSWORD not in answer.text
     assert addresses.transfer_url == "rsync://aeo@files.example/aeo"
     assert addresses.transfer_password == "of-rsync"
     assert (addresses.lease_seconds, addresses.grace_seconds) == (60.0, 60.0)
@@ -121,7 +123,8 @@ def test_a_worker_registers_and_learns_the_addresses(client: FlaskClient, web_si
 
 
 def test_without_own_addresses_workers_get_the_controllers(site: Site) -> None:
-    client = create_app(replace(site, config=replace(site.config, auth_token=TOKEN))).test_client()
+    config = replace(site.config, auth_token=TOKEN, worker_credentials="shared")
+    client = create_app(replace(site, config=config)).test_client()
     answer = client.post("/api/workers", json=worker(), headers={"Authorization": f"Bearer {TOKEN}"}).json
     assert answer["broker_url"] == site.config.broker_url
     assert answer["transfer_url"] == str(site.shared.root)

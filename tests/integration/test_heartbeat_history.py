@@ -18,6 +18,7 @@ from aeo.core.model import EvaluationState, Heartbeat, TrialState, WorkerState
 from aeo.layout import Local
 from aeo.processes import Stay
 from aeo.pulse import Pulse
+from aeo.registration import Addresses
 from aeo.site import Site
 from aeo.store import evaluations, trials, workers
 from aeo.store.connection import Db
@@ -205,12 +206,18 @@ def test_the_worker_learns_of_it_at_its_next_beat(site: Site, tmp_path: Path) ->
     info = a_worker()
     stay = Stay(local=Local(tmp_path / "w"), name="w1")
     engine_workers.admit(site, info)
+
+    def again() -> Addresses:
+        engine_workers.admit(site, info)
+        return Addresses(broker_url="", transfer_url="", lease_seconds=1, grace_seconds=1, kept=True)
+
     pulse = Pulse(
         replace(site.config, worker_id="w1", poll_interval=0.05),
         look=lambda: stay.look(info.boot),
         heed=stay.heed,
-        register=lambda: engine_workers.admit(site, info),
+        register=again,
         dismiss=stay.dismiss,
+        replaced=stay.end,
     )
     pulse.start()
     try:

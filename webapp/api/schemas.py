@@ -157,6 +157,11 @@ class RemovedOut(BaseModel):
 
 class RemovedWorkersOut(BaseModel):
     removed: list[RemovedWorker]
+    revoked: list[str]
+
+
+class RegisterQuery(BaseModel):
+    again: bool = Field(False, description="The process has credentials already and keeps them.")
 
 
 class AddressesOut(BaseModel):
@@ -165,6 +170,7 @@ class AddressesOut(BaseModel):
     transfer_password: str
     lease_seconds: float
     grace_seconds: float
+    kept: bool = Field(description="It keeps the credentials it has; they are not told again.")
 
 
 class EvaluationOut(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apiflask import APIBlueprint
 from flask import Response
 
-from aeo import codec, workers
+from aeo import codec, credentials, workers
 from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
 from aeo.store import workers as store
@@ -14,6 +14,7 @@ from webapp.api.replies import reply
 from webapp.api.schemas import (
     AddressesOut,
     NoteIn,
+    RegisterQuery,
     RemovedOut,
     RemovedWorkersOut,
     RemoveQuery,
@@ -38,26 +39,32 @@ def index() -> Response:
 
 @bp.post("/workers")
 @bp.input(WorkerIn, arg_name="body")
+@bp.input(RegisterQuery, location="query", arg_name="query")
 @bp.output(AddressesOut)
 @bp.doc(
     summary="Register a worker, at each of its starts",
-    description="The answer has the broker's address with its password: what this token is trusted with.",
-    responses={409: "A live worker has this id, or a person removed this one"},
+    description=(
+        "The answer has the broker's address with credentials of this worker's own, new ones each time: those of its "
+        "earlier process end. Where the broker has no such users it has the broker's own password."
+    ),
+    responses={409: "A live worker has this id, or a person removed or revoked this one"},
 )
 @needs(Role.ADMIN)
-def register(body: WorkerIn) -> Response:
+def register(body: WorkerIn, query: RegisterQuery) -> Response:
     site = current_site()
     info = codec.decode(WorkerInfo, body.model_dump())
     check_entrance(info.id)
     workers.admit(site, info)
+    given = credentials.issue(site, info, again=query.again)
     config = site.config
     return reply(
         {
-            "broker_url": config.worker_broker_url or config.broker_url,
+            "broker_url": given.broker_url,
             "transfer_url": config.transfer_url or str(site.shared.root),
             "transfer_password": config.transfer_password,
             "lease_seconds": config.lease_seconds,
             "grace_seconds": config.grace_seconds,
+            "kept": given.kept,
         }
     )
 
@@ -125,11 +132,29 @@ def remove(worker_id: str, query: RemoveQuery) -> Response:
     return reply({"removed": workers.remove(current_site(), _checked(worker_id), force=query.force)})
 
 
+@bp.post("/workers/<worker_id>/revoke")
+@bp.output(RemovedOut)
+@bp.doc(
+    summary="Take a worker's credentials away",
+    description=(
+        "Its connections are cut, what it ran is given back to the others, and no process of this id is let in until "
+        "somebody allows it."
+    ),
+    responses={404: "No such worker"},
+)
+@needs(Role.ADMIN)
+def revoke(worker_id: str) -> Response:
+    return reply({"removed": workers.revoke(current_site(), _checked(worker_id))})
+
+
 @bp.post("/workers/<worker_id>/allow")
 @bp.output(RemovedWorkersOut)
 @bp.doc(
-    summary="Let a removed worker in again",
-    description="It registers at its next heartbeat. The answer lists who is still kept out.",
+    summary="Let a removed or revoked worker in again",
+    description=(
+        "A removed one registers at its next heartbeat, a revoked one at its next start. The answer lists who is still "
+        "kept out."
+    ),
     responses={404: "None of this id is kept out"},
 )
 @needs(Role.ADMIN)
@@ -140,9 +165,10 @@ def allow(worker_id: str) -> Response:
 
 @bp.get("/removed-workers")
 @bp.output(RemovedWorkersOut)
-@bp.doc(summary="List the worker processes that were removed and are kept out")
+@bp.doc(summary="List who is kept out: processes of workers that were removed, and workers that were revoked")
 def removed() -> Response:
-    return reply({"removed": store.removed(current_site().db)})
+    site = current_site()
+    return reply({"removed": store.removed(site.db), "revoked": sorted(credentials.read(site).revoked)})
 
 
 @bp.get("/workers/<worker_id>")

@@ -1,0 +1,202 @@
+"""Each worker's own way into the store: issued when it registers, widened with each batch, taken away at once.
+
+What was issued stands in the controller's root, so that it outlives the server that forgets it. Only digests do: the
+password itself is told once, to the worker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from aeo.codec import decode, dumps
+from aeo.core.errors import Conflict, InputError
+from aeo.core.model import WorkerInfo
+from aeo.site import Site
+from aeo.store import access
+from aeo.store.access import NotOffered
+
+#: `Config.worker_credentials`: own where the server can, the broker's own address for all, or own or nothing.
+AUTO, SHARED, OWN = "auto", "shared", "own"
+
+
+@dataclass(kw_only=True)
+class Account:
+    """What one worker was given."""
+
+    #: SHA-256 of its password.
+    digest: str
+    #: The process it was given to.
+    boot: str
+    #: The evaluations it has a share in, or holds something of; until when at least, seconds since 1970.
+    evaluations: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Book:
+    """What all workers were given."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    #: Workers that were revoked, and when; seconds since 1970.
+    revoked: dict[str, float] = field(default_factory=dict)
+    #: Why workers share the broker's password; "" where they do not.
+    shared: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a worker is told."""
+
+    broker_url: str = field(repr=False)
+    #: It goes on with what it has.
+    kept: bool = False
+
+
+def read(site: Site) -> Book:
+    """What stands in the book now."""
+    return _read(site.shared.credentials)
+
+
+@contextmanager
+def held(site: Site) -> Iterator[Book]:
+    """The book, for change: nobody else reads or writes it meanwhile, and the server is told under the same lock."""
+    path = site.shared.credentials
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        book = _read(path)
+        before = dumps(book)
+        yield book
+        if dumps(book) != before:
+            _write(path, book)
+
+
+def save(site: Site, book: Book) -> None:
+    """Write the book now, within `held`: before the server is told, so that a crash between them is put right."""
+    _write(site.shared.credentials, book)
+
+
+def check(site: Site, id: str) -> None:
+    """See that a worker may register.
+
+    Raises:
+        Conflict: a person revoked it.
+    """
+    if id in read(site).revoked:
+        raise Conflict(
+            f"The credentials of worker {id!r} were revoked by a person.",
+            field="--worker-id",
+            fix=f"Let it in again: aeo workers allow {id}",
+        )
+
+
+def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
+    """Make new credentials for a process that registers; connections with the old ones are cut.
+
+    ``again``: it has some and was forgotten otherwise; it keeps them, if they are those of this very process.
+
+    Raises:
+        InputError: the server cannot do it, and `OWN` is configured.
+        Unavailable: the server is away.
+    """
+    config = site.config
+    url = config.worker_broker_url or config.broker_url
+    with held(site) as book:
+        account = book.accounts.get(info.id)
+        if config.worker_credentials == SHARED:
+            book.accounts.pop(info.id, None)
+            book.shared = "so configured"
+            return Given(broker_url=url, kept=again)
+        if again and account is not None and account.boot == info.boot:
+            access.put(site.db, info.id, account.digest, account.evaluations)
+            return Given(broker_url="", kept=True)
+        password = secrets.token_urlsafe(24)
+        evaluations = account.evaluations if account else {}
+        made = Account(digest=hashlib.sha256(password.encode()).hexdigest(), boot=info.boot, evaluations=evaluations)
+        book.accounts[info.id] = made
+        save(site, book)
+        try:
+            access.put(site.db, info.id, made.digest, evaluations)
+            access.cut(site.db, info.id)
+        except NotOffered as error:
+            del book.accounts[info.id]
+            book.shared = str(error)
+            save(site, book)
+            if config.worker_credentials == OWN:
+                raise InputError(f"The broker gives no worker credentials of its own: {error}") from None
+            return Given(broker_url=url, kept=again and account is None)
+        book.shared = ""
+    return Given(broker_url=own_url(url, access.user_of(info.id), password))
+
+
+def own_url(url: str, user: str, password: str) -> str:
+    """The broker's address with other credentials."""
+    parts = urlsplit(without_credentials(url))
+    return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"))
+
+
+def without_credentials(url: str) -> str:
+    """The broker's address alone."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def grant(site: Site, evaluation: str, workers: Iterable[str]) -> None:
+    """Let these workers reach an evaluation; before they are sent a batch of it.
+
+    Raises:
+        Unavailable: the server is away.
+    """
+    if not site.shared.credentials.exists():
+        return
+    with held(site) as book:
+        for id in sorted(set(workers) & set(book.accounts)):
+            account = book.accounts[id]
+            account.evaluations.setdefault(evaluation, 0.0)
+            save(site, book)
+            access.put(site.db, id, account.digest, account.evaluations)
+
+
+def revoke(site: Site, id: str) -> bool:
+    """Take a worker's credentials away, cut its connections, and keep it out until `allow`; False where it had none.
+
+    Raises:
+        Unavailable: the server is away; it is kept out already, and its user goes as soon as the server is back.
+    """
+    with held(site) as book:
+        had = book.accounts.pop(id, None) is not None
+        book.revoked[id] = time.time()
+        save(site, book)
+        if had:
+            access.drop(site.db, id)
+    return had
+
+
+def allow(site: Site, id: str) -> bool:
+    """Let a revoked worker register again; False where it was not revoked."""
+    with held(site) as book:
+        return book.revoked.pop(id, None) is not None
+
+
+def _read(path: Path) -> Book:
+    try:
+        found: Book = decode(Book, json.loads(path.read_text()))
+        return found
+    except FileNotFoundError:
+        return Book()
+
+
+def _write(path: Path, book: Book) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(dumps(book))
+    draft.replace(path)
