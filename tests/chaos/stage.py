@@ -23,6 +23,8 @@ from aeo.store.connection import Db, connect
 LEASE, GRACE, POLL, STOP = 3.0, 4.0, 0.5, 1.0
 #: Seconds a test waits for what happens within seconds on an idle machine.
 PATIENCE = 90.0
+#: Seconds that a machine which does much else may add to what the product promises; what is broken adds more.
+CROWDED = 15.0
 Event = Mapping[str, Any]
 
 
@@ -261,6 +263,11 @@ class Run:
             elif event["kind"] == "claimed" and event["trial"] in back:
                 return moment(event) - self.struck
         return None
+
+
+def order(event: Event) -> tuple[int, ...]:
+    """Its place among all events."""
+    return tuple(map(int, str(event["id"]).split("-")))
 
 
 def moment(event: Event) -> float:

@@ -10,7 +10,7 @@ from chaos.stage import Stage
 
 @pytest.mark.parametrize("way", ["cancel", "deadline"])
 def test_a_session_that_never_returns(stage: Stage, judge: Judge, way: str) -> None:
-    deadline = 1.0 if way == "deadline" else 300.0
+    deadline = 3.0 if way == "deadline" else 300.0
     run = stage.submit(tasks=2, fail={"task-1": ["hang"]}, seconds=0.2, deadline=deadline).until_done(1)
     run.strike()
     if way == "cancel":
