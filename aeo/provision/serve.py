@@ -202,11 +202,9 @@ def stop_service(visit: Visit, *, now: bool) -> Done:
         )
     else:
         unit, control = f"aeo-worker@{id}", _systemctl(visit)
-        # Twice tells it to give back what it runs.
-        twice = (
-            f"{control} kill --kill-whom=main {unit}; sleep 1; {control} kill --kill-whom=main {unit};" if now else ""
-        )
-        script = f"{twice} {control} disable --quiet {unit}; {control} stop {unit}"
+        # Told twice it gives back what it runs.
+        twice = f"p=$({control} show --property MainPID --value {unit}); kill $p; sleep 1; kill $p; " if now else ""
+        script = f"{twice}{control} disable --quiet {unit}; {control} stop {unit}"
         visit.sh(script, "the worker does not end", fix=f"See: {_log(visit)}", seconds=END_SECONDS)
     return Done(text="stopped")
 

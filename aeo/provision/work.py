@@ -327,13 +327,15 @@ def _drain(visit: Visit, wait: float, by: str) -> Done:
 
 def _remove_files(visit: Visit) -> Done:
     id, home, base = visit.machine.id, visit.facts.home, visit.base
-    kept = f"{home}/.local/state/aeo/{id}"
-    own = quoted(serve.root(visit), f"{base}/worker/{id}.running", serve.settings_file(visit), kept)
-    unit = f"{home}/.config/systemd/user/aeo-worker@.service"
+    state = "/var/lib/aeo" if visit.service == "system" else f"{home}/.local/state/aeo"
+    places = (serve.root(visit), f"{base}/worker/{id}.running", serve.settings_file(visit), f"{state}/worker-{id}")
+    own = quoted(*places, *((f"{state}/{id}",) if visit.service == "plain" else ()))
+    units = "/etc/systemd/system" if visit.service == "system" else f"{home}/.config/systemd/user"
     script = (
         f"rm -rf {own}; cd {quoted(base)} 2>/dev/null || exit 0; rmdir worker 2>/dev/null;"
         f" [ -d worker ] && {{ echo others; exit 0; }}; cd / && rm -rf {quoted(base)}"
-        f"; rm -f {quoted(unit)}; rmdir {quoted(home)}/.config/aeo {quoted(home)}/.local/state/aeo 2>/dev/null; true"
+        f"; rm -f {quoted(units)}/aeo-worker@.service"
+        f"; rmdir {quoted(home)}/.config/aeo {quoted(state)} 2>/dev/null; true"
     )
     others = visit.sh(script, "what was installed cannot be removed") == "others"
     return Done(text="its own; another worker is there" if others else f"{base} is gone")
