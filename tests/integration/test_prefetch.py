@@ -15,6 +15,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -29,15 +30,16 @@ from aeo import cleaning, contents, datasets, prefetching, users, workers
 from aeo.cli import dataset_prefetch as commands
 from aeo.cli import main
 from aeo.config import Config
-from aeo.core.errors import ExecutorFailed, Unavailable
+from aeo.core.errors import AeoError, ExecutorFailed, Unavailable
 from aeo.core.model import ContentFolder, Plan, PlannedTrial, WorkerState
 from aeo.executors import TaskInfo
 from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.executors.harbor.executor import HarborExecutor
 from aeo.executors.supplies import Image, Needed
 from aeo.site import Site, WorkerSite, open_site
-from aeo.store import health, held, prefetches
+from aeo.store import access, health, held, prefetches
 from aeo.store import workers as worker_store
+from aeo.store.connection import connect
 from aeo.transfer import move, remote
 from aeo.users import Role
 from webapp import create_app
@@ -384,6 +386,28 @@ def test_everything_is_below_the_workers_own_keys(controller: Site, far: WorkerS
     assert new
     assert all(name.startswith("aeo:w:far:") for name in new)
     assert all(controller.db.client.ttl(name) > 0 for name in new)
+
+
+def test_a_workers_own_user_may_do_all_of_it_and_nothing_of_anothers(
+    controller: Site, far: WorkerSite, supply: Supply
+) -> None:
+    access.put(controller.db, "far", sha256(b"its-password").hexdigest(), ())
+    parts = urlsplit(controller.config.broker_url)
+    own = connect(f"redis://{access.user_of('far')}:its-password@{parts.hostname}:{parts.port}")
+    progress = prefetches.Progress(order="x", state=prefetches.PrefetchState.DONE)
+    try:
+        datasets.prefetch.start(controller, "mini")
+        with fetching(replace(far, db=own)):
+            assert ended(controller).state is prefetches.PrefetchState.DONE
+        for refused in (
+            lambda: prefetches.open_orders(own, "other"),
+            lambda: prefetches.tell(own, "other", "mini", progress),
+        ):
+            with pytest.raises(AeoError):
+                refused()
+    finally:
+        own.close()
+        access.drop(controller.db, "far")
 
 
 # Check
