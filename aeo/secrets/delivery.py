@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from aeo import records
+from aeo import credentials, records
 from aeo.config import Config
 from aeo.core.errors import AeoError, Forbidden, Unavailable
 from aeo.core.model import Claim
@@ -60,8 +60,11 @@ def prove(config: Config, claim: Claim) -> str:
     return _proof(_key(config.broker_url), claim.evaluation, claim.trial, claim.worker, claim.token)
 
 
-def _keys(site: Site, worker: str) -> Iterator[str]:  # noqa: ARG001
-    """Digests of the passwords with which this worker may use the broker."""
+def _keys(site: Site, worker: str) -> Iterator[str]:
+    """Digests of the passwords with which this worker may use the broker: its own, or the broker's."""
+    account = credentials.read(site).accounts.get(worker)
+    if account is not None:
+        yield account.digest
     for url in (site.config.broker_url, site.config.worker_broker_url):
         if url:
             yield _key(url)

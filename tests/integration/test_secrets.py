@@ -18,7 +18,7 @@ from engine import closed, logged, register, running, worker_site
 from served import served
 from waiting import eventually
 
-from aeo import artifacts, checks, drafts, evaluations, executors, workers
+from aeo import artifacts, checks, credentials, drafts, evaluations, executors, workers
 from aeo.artifacts import windows
 from aeo.cli import main
 from aeo.cli import secrets as cli
@@ -212,6 +212,13 @@ def test_only_the_worker_that_runs_the_trial_gets_them(controller: Controller) -
         delivery.give(site, "e0", claim.trial, worker="a", token="t0k3n", proof=right["proof"])
     with pytest.raises(Unavailable, match=r"\(403\).*does not run"):
         delivery.bring(worker, replace(claim, token="other"), ["X_KEY"], gives_up=lambda: True)
+
+    # By the password that is a worker's own, where it has one; not by another's.
+    for name, status in (("a", 200), ("b", 403)):
+        info = workers.info(replace(site.config, worker_id=name, local_root=controller.root), boot="x", instance=name)
+        own = replace(worker.config, broker_url=credentials.issue(site, info).broker_url)
+        assert own.broker_url != site.config.broker_url
+        assert controller.post(path, asked(own, claim)).status_code == status
 
     # Neither when its lease has ended, nor when its result has come.
     renewed = trials.renew(site.db, claim, lease_seconds=0.001)
