@@ -21,9 +21,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from aeo.codec import decode, dumps
 from aeo.core.errors import Conflict, InputError
 from aeo.core.model import WorkerInfo
+from aeo.layout import Shared
 from aeo.site import Site
 from aeo.store import access
 from aeo.store.access import NotOffered
+from aeo.store.connection import Db
 
 #: `Config.worker_credentials`: own where the server can, the broker's own address for all, or own or nothing.
 AUTO, SHARED, OWN = "auto", "shared", "own"
@@ -69,7 +71,13 @@ def read(site: Site) -> Book:
 @contextmanager
 def held(site: Site) -> Iterator[Book]:
     """The book, for change: nobody else reads or writes it meanwhile, and the server is told under the same lock."""
-    path = site.shared.credentials
+    with _held(site.shared) as book:
+        yield book
+
+
+@contextmanager
+def _held(shared: Shared) -> Iterator[Book]:
+    path = shared.credentials
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         book = _read(path)
@@ -77,6 +85,19 @@ def held(site: Site) -> Iterator[Book]:
         yield book
         if dumps(book) != before:
             _write(path, book)
+
+
+def restore(shared: Shared, db: Db) -> None:
+    """Make every worker's user: on a server that has just started, before workers find it without.
+
+    Raises:
+        NotOffered: the server knows nothing of the kind, or refuses it to us.
+        Unavailable: the server is away.
+    """
+    if shared.credentials.exists():
+        with _held(shared) as book:
+            for id, account in book.accounts.items():
+                access.put(db, id, account.digest, account.evaluations)
 
 
 def save(site: Site, book: Book) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from aeo import event_log, jobs, logs, records, results
+from aeo import credentials, event_log, jobs, logs, records, results
 from aeo.core.errors import ExecutorFailed, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState
 from aeo.records import Record
 from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import events, health, inbox, trials
+from aeo.store.access import NotOffered
 from aeo.store.evaluations import EvaluationStatus
 from aeo.transfer import manifest as manifests
 
@@ -28,6 +29,9 @@ def recover(site: Site) -> None:
         Unavailable: the store is away, or was wiped once more meanwhile.
     """
     begun = health.begin_recovery(site.db)
+    # Workers get no time to come back but the one that begins at the end of this.
+    with suppress(NotOffered):
+        credentials.restore(site.shared, site.db)
     _sweep_staging(site)
     for folder in (path for path in site.shared.born() if (path / records.EVALUATION).exists()):
         with no_harm_to_others(folder.name, "recovered"):

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import httpx
 
-from aeo import folders, lock, reach
+from aeo import credentials, folders, lock, reach
 from aeo.config import Config
-from aeo.core.errors import InputError, Unavailable
+from aeo.core.errors import AeoError, InputError, Unavailable
 from aeo.core.names import check_name
-from aeo.credentials import without_credentials
 from aeo.embedded import log_files, server
 from aeo.embedded.children import Crew, Part
 from aeo.layout import Shared
@@ -62,7 +61,7 @@ class Controller:
             local_root=self.shared.worker(id),
             slots=slots,
             # It signs in as itself, with what it is told when it registers.
-            broker_url=without_credentials(self.config.broker_url),
+            broker_url=credentials.without_credentials(self.config.broker_url),
             # What the controller answers is right for a worker beside it.
             transfer_url="",
             transfer_password="",
@@ -123,22 +122,30 @@ def _log_files(shared: Shared, logs: Path | None) -> list[Path]:
     return [shared.redis / "server.log", *(logs.glob("*.log") if logs else ())]
 
 
+def _start(shared: Shared) -> server.Server:
+    """Start the server, or attach to it; it knows no worker's credentials but by us."""
+    started = server.start(shared.redis)
+    with closing(connect(started.url)) as db:
+        credentials.restore(shared, db)
+    return started
+
+
 @contextmanager
 def _served(config: Config, shared: Shared) -> Iterator[Config]:
     if config.broker_url:
         yield config
         return
     # Attached or not, it is stopped with us: who holds the root's lock is the only one that uses it.
-    running, over = [server.start(shared.redis)], threading.Event()
+    running, over = [_start(shared)], threading.Event()
 
     def watch() -> None:
         while not over.wait(SERVER_LOOK_SECONDS):
             if server.runs(shared.redis):
                 continue
             try:
-                running[0] = server.start(shared.redis)
+                running[0] = _start(shared)
                 log.error("the embedded server was gone; it was started again")
-            except (Unavailable, OSError) as error:
+            except (AeoError, OSError) as error:
                 log.error("the embedded server is gone and cannot be started: %s", error)
 
     watcher = threading.Thread(target=watch, name="server", daemon=True)

@@ -325,5 +325,5 @@ def test_a_removed_process_is_turned_away(web_site: Site) -> None:
     answer = client.post("/api/workers", json=presented())
     assert answer.status_code == 409
     assert "removed by a person" in answer.text
-    assert client.post("/api/workers/w1/allow").json == {"removed": []}
+    assert client.post("/api/workers/w1/allow").json == {"removed": [], "revoked": []}
     assert client.post("/api/workers", json=presented()).status_code == 200

@@ -9,10 +9,11 @@ from flask import Blueprint, Response, flash, make_response, redirect, render_te
 from flask_babel import gettext as _
 from werkzeug.wrappers import Response as AnyResponse
 
-from aeo import workers
+from aeo import credentials, workers
 from aeo.core.alerts import CLOCK_SECONDS, is_low
 from aeo.core.errors import Conflict, InputError, NotFound, Problem
 from aeo.core.model import WorkerState
+from aeo.provision import record
 from aeo.site import Site
 from aeo.store import connection
 from aeo.store import workers as store
@@ -62,7 +63,7 @@ def change(worker_id: str) -> AnyResponse:
             raise
         return _one(worker_id, error.problems, 409 if isinstance(error, Conflict) else 422)
     flash(said, "good")
-    stays = request.form.get("from") == "worker" and do not in ("remove", "allow")
+    stays = request.form.get("from") == "worker" and do not in ("remove", "revoke", "allow")
     place = url_for("workers_page.show", worker_id=worker_id) if stays else url_for("workers_page.index")
     return redirect(place, 303)
 
@@ -88,10 +89,13 @@ def _do(site: Site, id: str, do: str) -> str:
     if do == "remove":
         removed = workers.remove(site, id, force=request.form.get("force") == "1")
         return str(_("%(worker)s is removed; trials given back: %(count)s.", worker=id, count=removed.given_back))
+    if do == "revoke":
+        removed = workers.revoke(site, id)
+        return str(_("%(worker)s is revoked; trials given back: %(count)s.", worker=id, count=removed.given_back))
     if do == "allow":
         workers.allow(site, id)
         return str(_("%(worker)s may come back; it registers at its next heartbeat.", worker=id))
-    raise InputError("is none of weight, drain, pause, resume, remove and allow.", field="do")
+    raise InputError("is none of weight, drain, pause, resume, remove, revoke and allow.", field="do")
 
 
 def _weight(given: str) -> float | None:
@@ -107,11 +111,14 @@ def _asked(part: str) -> bool:
 
 def _all(site: Site) -> dict[str, Any]:
     views = workers.views(site)
+    book = credentials.read(site)
     samples = store.samples(site.db, [view.info.id for view in views])
     now = connection.now(site.db)
     return {
         "workers": [(view, lines(samples[view.info.id], view, now.timestamp())) for view in views],
         "removed": store.removed(site.db),
+        "revoked": sorted(book.revoked),
+        "shared": book.shared,
         "machines": machines.listed(site) if current_user.may(Role.ADMIN) else [],
         "machine_words": machines.words(),
         "flower_url": site.config.flower_url,
@@ -129,6 +136,7 @@ def _one(id: str, problems: tuple[Problem, ...] = (), status: int = 200) -> Resp
         "now": connection.now(site.db),
         "problems": problems,
         "longest_note": LONGEST_NOTE,
+        "provisioned": record.find(site.shared, id) is not None,
         **_common(),
     }
     return make_response(
