@@ -31,6 +31,8 @@ from aeo.provision.visit import settings_of
 FIRST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 1.0, 30.0, 60.0
 #: Seconds that the keeping process gets to start.
 START_SECONDS = 10.0
+#: What the log says when it has, before the exit code.
+ENDED = "the worker ended with"
 _LOG_BYTES = 16 * 1024 * 1024
 
 
@@ -75,6 +77,9 @@ def start(id: str) -> None:
         raise Conflict(f"{id} runs already.", field="ID", fix=f"Stop it: aeo background stop {id}")
     place = folder(id)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # What the log says from here on is of this start.
+    with suppress(OSError):
+        (place / "log").replace(place / "log.1")
     with (place / "log").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "aeo.provision.background", id],
@@ -152,7 +157,7 @@ def keep(id: str) -> None:
             if told.is_set():
                 return
             pause = FIRST_PAUSE if time.monotonic() - started > LONG_LIFE else min(pause * 2, LONGEST_PAUSE)
-            print(f"the worker ended with {code}; starting it again in {pause:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"{ENDED} {code}; starting it again in {pause:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
             told.wait(pause)
 
 

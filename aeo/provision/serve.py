@@ -9,6 +9,7 @@ from aeo import __version__, tunnel
 from aeo.core.errors import InputError, NotFound
 from aeo.core.model import WorkerState
 from aeo.provision import entrance, record
+from aeo.provision.background import ENDED
 from aeo.provision.host import quoted
 from aeo.provision.steps import Done, StepFailed
 from aeo.provision.visit import Visit, check, settings_of, settings_text
@@ -215,6 +216,13 @@ def _is_running(visit: Visit) -> str:
     return f"{_systemctl(visit)} is-active --quiet aeo-worker@{visit.machine.id}"
 
 
+def _has_ended(visit: Visit) -> bool:
+    """Whether it is not there any more, or would end again and again: its settings are wrong."""
+    if visit.host.run(_is_running(visit)).code:
+        return True
+    return visit.service == "plain" and any(line.startswith(f"{ENDED} 2;") for line in last_words(visit))
+
+
 def _stamp(visit: Visit) -> str:
     """What is to run: this AEO with the settings that lie there."""
     return f"{visit.mark}.{visit.asks(f'cksum < {quoted(settings_file(visit))}').replace(' ', '.')}"
@@ -246,7 +254,7 @@ def await_registered(visit: Visit) -> Done:
         now = status(visit)
         if now and _is_here(visit, now):
             break
-        late, ended = time.monotonic() > until, visit.host.run(_is_running(visit)).code != 0
+        late, ended = time.monotonic() > until, _has_ended(visit)
         if late or ended:
             raise StepFailed(
                 "the worker has ended" if ended else "the worker has not registered",

@@ -356,12 +356,16 @@ def _close_tunnel(visit: Visit) -> Done:
 
 
 def _revoke(visit: Visit) -> Done:
-    """Forget the worker, and what lets it in."""
+    """Cut the worker off and forget it; its token ends with what is remembered of its machine."""
+    site, id = visit.site, visit.machine.id
     try:
-        removed = workers.remove(visit.site, visit.machine.id, force=True)
+        removed = workers.revoke(site, id)
     except NotFound:
-        return Done(text="it has left already")
-    return Done(text="removed" + (f"; trials given back: {removed.given_back}" if removed.given_back else ""))
+        return Done(text="it has none any more")
+    with suppress(NotFound):
+        # Another machine may have this id one day.
+        workers.allow(site, id)
+    return Done(text="revoked" + (f"; trials given back: {removed.given_back}" if removed.given_back else ""))
 
 
 def is_idle(shared: Shared, id: str) -> bool:

@@ -19,7 +19,6 @@ from needs import require
 from programs import TOKEN
 from waiting import eventually
 
-from aeo.cli.workers import workers as workers_command
 from aeo.provision.work import STEPS
 
 
@@ -125,10 +124,7 @@ def test_an_evaluation_over_both_goes_on_when_one_is_revoked(bare: Bare) -> None
     config = {"n_attempts": 6, "environment": dict(HOST), "datasets": [{"path": str(folder)}]}
     id = bare.api.submit({"executor": "harbor", "name": "both", **config})
     eventually(lambda: {"a", "b"} <= _claimants(bare, id), 60, pause=0.1)
-    if "revoke" in workers_command.commands:
-        bare.aeo("workers", "revoke", "b")
-    else:
-        bare.aeo("workers", "remove", "b", "--force")
+    bare.aeo("workers", "revoke", "b")
     eventually(lambda: bare.api.status(id)["state"] == "succeeded", 90, pause=0.2)
     committed = Counter(event["trial"] for event in _events(bare, id) if event["kind"] == "committed")
     assert len(committed) == 12
@@ -144,6 +140,12 @@ def _events(bare: Bare, id: str) -> list[dict[str, Any]]:
 
 def _claimants(bare: Bare, id: str) -> set[str]:
     return {event["worker"] for event in _events(bare, id) if event["kind"] == "claimed"}
+
+
+def test_a_revoked_worker_is_back_when_it_is_provisioned_again(bare: Bare) -> None:
+    assert bare.api.worker("b") is None
+    check(provision(bare, "b"), kept=("uv", "aeo", "settings", "controller"), done=("service", "register"))
+    bare.api.await_worker("b")
 
 
 def test_an_upgrade_waits_for_what_runs_and_the_worker_returns(bare: Bare) -> None:
