@@ -31,7 +31,7 @@ def pages(site: Site) -> dict[str, str]:
         }
     )
     site.closed("shown")
-    running = {"executor": "sleep", "name": "running", "trials": 30, "seconds": 5, "agent": "sleeper"}
+    running = {"executor": "sleep", "name": "running", "trials": 300, "seconds": 5, "agent": "sleeper"}
     site.api.submit(running)
     trial = site.api.get("/api/evaluations/shown/trials?limit=1")["trials"][0]["trial"]
     return {

@@ -47,7 +47,7 @@ def test_a_viewer_looks_and_a_member_changes_their_own(
 ) -> None:
     visit.sign_in()
     tokens = {name: _add(visit, name, role) for name, role in (("vera", "viewer"), ("mona", "member"))}
-    theirs = site.api.submit({"executor": "sleep", "name": "of-operator", "trials": 2, "seconds": 60})
+    theirs = site.api.submit({"executor": "sleep", "name": "of-operator", "trials": 2, "seconds": 900})
 
     viewer = Visit(browser, site)
     visits.append(viewer)
@@ -65,7 +65,7 @@ def test_a_viewer_looks_and_a_member_changes_their_own(
     assert page.get_by_role("button", name="Cancel").count() == 0
     mine = httpx.post(
         f"{site.url}/api/evaluations",
-        json={"config": {"executor": "sleep", "name": "of-mona", "trials": 2, "seconds": 60}},
+        json={"config": {"executor": "sleep", "name": "of-mona", "trials": 2, "seconds": 900}},
         headers={"Authorization": f"Bearer {tokens['mona']}"},
         trust_env=False,
         timeout=60,
