@@ -305,7 +305,10 @@ def test_a_harbor_trial_gets_it_and_nobody_else(platform: Platform) -> None:
 
 def test_what_an_agent_usually_needs_is_suggested(platform: Platform) -> None:
     tasks.needed_harbor()
-    tasks.task(platform.folder / "usual" / "a")
+    judged = (
+        '[verifier.env]\nJUDGE_API_KEY = "${JUDGE_API_KEY}"\nMODEL = "${MODEL}"\nOTHER_API_KEY = "${OTHER_API_KEY:-}"'
+    )
+    tasks.task(platform.folder / "usual" / "a", toml=judged)
     config = {
         "job_name": "usual",
         "agents": [{"name": "terminus-2", "model_name": "openai/gpt-5"}],
@@ -315,6 +318,8 @@ def test_what_an_agent_usually_needs_is_suggested(platform: Platform) -> None:
     said = submit(platform, config, "--check")
     assert "The agent terminus-2 with openai/gpt-5 usually needs OPENAI_API_KEY" in said
     assert "aeo secrets set OPENAI_API_KEY" in said
+    assert "The task a usually needs JUDGE_API_KEY" in said
+    assert said.count("usually needs") == 2
 
 
 def test_a_driver_that_stays_up_has_them_for_one_trial_only(tmp_path: Path) -> None:

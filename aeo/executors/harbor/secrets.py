@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aeo.executors import Wanted, source
-from aeo.executors.secrets import has_key, is_secret, is_secret_number, references
+from aeo.executors.secrets import has_key, is_secret, is_secret_number, names_secret, references
 
 #: What people fill with values of their own: there a name says what the value is.
 _FREE = ("kwargs", "env", "headers")
@@ -37,6 +37,9 @@ def wanted(config: Mapping[str, Any], header: Mapping[str, Any]) -> Iterator[Wan
             name = agent.get("name") or agent.get("import_path")
             model = f" with {agent['model_name']}" if agent.get("model_name") else ""
             yield Wanted(any_of=tuple(names), by=f"The agent {name}{model}")
+    for name, task in (header.get("task_keys") or {}).items():
+        if names_secret(name):
+            yield Wanted(any_of=(name,), by=f"The task {task}")
 
 
 def _environments(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from harbor.metrics.uv_script import UvScript
 from harbor.models.job import lock as job_lock
 from harbor.models.job.config import JobConfig
 from harbor.models.trial.config import TrialConfig
+from harbor.utils.env import get_required_host_vars
 from pydantic import ValidationError
 
 from aeo_harbor import agents, paths, timing
@@ -64,6 +65,7 @@ def plan(request: Mapping[str, Any]) -> dict[str, Any]:
             "metrics": {name: [_metric(item) for item in metrics] for name, metrics in resolved.metrics.items()},
             "files": paths.pack(resolved.config),
             "keys": [agents.keys(agent) for agent in resolved.config.agents],
+            "task_keys": _task_keys(resolved, tasks),
         },
     }
 
@@ -222,6 +224,21 @@ def _load_tasks(resolved: JobPlan) -> dict[str, timing.Loaded]:
             faults.add(place, f"Two tasks have the name {loaded.name!r}: {other} and {folder}.", "Rename one of them.")
     faults.stop()
     return tasks
+
+
+def _task_keys(resolved: JobPlan, tasks: Mapping[str, timing.Loaded]) -> dict[str, str]:
+    """Variables of the worker that tasks refer to without a default, each with the first task that does."""
+    found: dict[str, str] = {}
+    for task in tasks.values():
+        config = task.task.config
+        environments = [config.environment.env]
+        if not resolved.config.verifier.disable:
+            environments += [config.verifier.env, *(step.verifier.env for step in config.steps or [])]
+        for environment in environments:
+            for name, default in get_required_host_vars(environment):
+                if default is None:
+                    found.setdefault(name, task.name)
+    return found
 
 
 def _contents(tasks: Mapping[str, timing.Loaded]) -> tuple[list[dict[str, str]], dict[str, str]]:
