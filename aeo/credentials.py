@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from aeo.codec import decode, dumps
+from aeo.codec import dumps, loads
 from aeo.core.errors import Conflict, InputError
 from aeo.core.model import WorkerInfo
 from aeo.layout import Shared
@@ -64,8 +63,22 @@ class Given:
 
 
 def read(site: Site) -> Book:
-    """What stands in the book now."""
-    return _read(site.shared.credentials)
+    """What stands in the book now.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    return read_at(site.shared)
+
+
+def read_at(shared: Shared) -> Book:
+    """`read`, of a controller's root.
+
+    Raises:
+        InputError: it is damaged.
+        OSError: it is another user's.
+    """
+    return _read(shared.credentials)
 
 
 @contextmanager
@@ -209,10 +222,12 @@ def allow(site: Site, id: str) -> bool:
 
 def _read(path: Path) -> Book:
     try:
-        found: Book = decode(Book, json.loads(path.read_text()))
-        return found
+        return loads(Book, path.read_bytes())
     except FileNotFoundError:
         return Book()
+    except InputError as error:
+        # Not begun anew: it says who is to be kept out.
+        raise InputError(f"{path} is damaged: {error}") from None
 
 
 def _write(path: Path, book: Book) -> None:

@@ -33,7 +33,8 @@ def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
         Unavailable: the store is away.
     """
     # First: who has a right no more, as the server was started again, waits for it.
-    grants.keep(site, {worker.info.id: worker for worker in workers.all(site.db)})
+    with no_harm_to_others("", "given to its workers"):
+        grants.keep(site, {worker.info.id: worker for worker in workers.all(site.db)})
     settled = health.settled_seconds(site.db)
     if settled is None:
         log.warning("the store was wiped or started again; bringing it in line with the disk")

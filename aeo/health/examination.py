@@ -15,7 +15,7 @@ from aeo.config import Config
 from aeo.core.condition import Condition, Level, fault, ok, warning
 from aeo.core.errors import AeoError
 from aeo.executors import care
-from aeo.health import broker, controller, disk, files, folder, port, program, secrets, transfer
+from aeo.health import broker, controller, disk, enrolment, files, folder, port, program, secrets, transfer
 from aeo.layout import Local, Shared
 
 CONTROLLER, WORKER = "controller", "worker"
@@ -76,6 +76,7 @@ def _controller(machine: Machine) -> Iterator[Condition]:
         return
     yield from _room({root, shared.jobs_dir}, config.clean_above, _PRUNE)
     yield from secrets.judge(config, shared)
+    yield from enrolment.judge(shared)
     if runs(shared.lock):
         yield from _running(machine, shared)
         return

@@ -12,8 +12,10 @@ import pytest
 from store_samples import a_worker, an_evaluation
 
 from aeo import credentials, dispatch, grants, workers
+from aeo.core.condition import Level
 from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
 from aeo.core.model import Batch, EvaluationState, Outcome, TrialRow, TrialSummary
+from aeo.health import enrolment
 from aeo.site import Site
 from aeo.store import access, evaluations, trials
 from aeo.store import workers as store
@@ -310,3 +312,17 @@ def test_all_share_where_that_is_configured(site: Site) -> None:
     assert given(shared, "a") == site.config.broker_url
     assert access.present(site.db) == frozenset()
     assert credentials.read(shared).shared
+
+
+def test_the_doctor_says_what_workers_sign_in_with(site: Site) -> None:
+    assert list(enrolment.judge(site.shared)) == []
+    given(site, "a")
+    (found,) = enrolment.judge(site.shared)
+    assert (found.level, found.text) == (Level.OK, "workers with their own: 1")
+    given(replace(site, config=replace(site.config, worker_credentials="shared")), "b")
+    (found,) = enrolment.judge(site.shared)
+    assert found.level is Level.WARNING
+    assert found.fix
+    site.shared.credentials.write_text("{")
+    (found,) = enrolment.judge(site.shared)
+    assert found.level is Level.FAULT
