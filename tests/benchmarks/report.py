@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Line, Row
 from rich.console import Console
 from rich.table import Table
 
+#: Why reaches are missed, by "row, what, system" or by row; written by hand, from a profile.
+EXPLAINED = Path(__file__).with_name("explained.json")
 _VERDICTS = {True: "met", False: "MISSED", None: ""}
 
 
@@ -89,5 +93,8 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
     judged = [(row, line) for row in rows for line in row.lines if line.met is not None]
     missed = [(row, line) for row, line in judged if not line.met]
     yield f"{len(judged) - len(missed)} of {len(judged)} reaches are met."
+    why = json.loads(EXPLAINED.read_text()) if EXPLAINED.exists() else {}
     for row, line in missed:
         yield f"- missed: {row.name}, {line.what}, {line.system}: {number(line.value)} {line.unit}, reach {line.reach}"
+        if found := why.get(f"{row.name}, {line.what}, {line.system}") or why.get(row.name):
+            yield f"  {found}"

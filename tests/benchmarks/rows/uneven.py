@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import ours, simulated, workloads
 from benchmarks.figures import Line, Moments, Series, ratios
-from benchmarks.rows.makespan import AEO, SIMULATED, SPLIT, Lists, by_hand
+from benchmarks.rows.makespan import AEO, PLAYED, SIMULATED, SPLIT, Lists, by_hand
 from benchmarks.sizes import Found, Size
 from benchmarks.workloads import UNEVEN, WORKLOADS
 
@@ -36,6 +36,7 @@ def measure(size: Size) -> Found:
                 shares.add(name, system, moments.makespan / workloads.bound(lists[name], UNEVEN))
             for name, seconds in lists.items():
                 bound = workloads.bound(seconds, UNEVEN)
+                shares.add(name, PLAYED, simulated.makespan(seconds, UNEVEN) / bound)
                 shares.add(name, FORESIGHT, workloads.foresighted(seconds, UNEVEN) / bound)
                 predicted.add(name, AEO, simulated.makespan(seconds, UNEVEN, lost) / (shares.of(name, AEO)[-1] * bound))
     lines = tuple(line for name in WORKLOADS for line in _lines(name, shares, predicted))
@@ -63,6 +64,7 @@ def _splits(lists: Lists) -> list[tuple[str, str, Moments]]:
 
 def _lines(name: str, shares: Series, predicted: Series) -> Iterator[Line]:
     yield shares.line(name, AEO, at_most=1.10)
+    yield shares.line(name, PLAYED, note="computed")
     yield shares.line(name, SPLIT)
     yield shares.line(name, TOLD)
     yield shares.line(name, FORESIGHT, note="computed")
