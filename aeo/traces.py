@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aeo import records
 from aeo.site import Site
+from aeo.store import speeds
 from aeo.store.evaluations import EvaluationStatus
 from aeo.summaries import counts
 
@@ -15,6 +16,7 @@ class TracedTrial:
     """A trial that ran."""
 
     task: str
+    #: On a worker of speed 1.
     seconds: float
     #: As it was expected when it was submitted.
     estimated_seconds: float
@@ -46,7 +48,10 @@ def trace(site: Site, status: EvaluationStatus) -> Trace:
         Unavailable: the summaries cannot be read.
     """
     record = records.read(site.shared.evaluation(status.id))
-    took = counts.took(site.book, status.id)
+    known = speeds.learnt(site.db)
+    took = {
+        name: seconds * known.get(worker, 1.0) for name, (seconds, worker) in counts.took(site.book, status.id).items()
+    }
     return Trace(
         id=status.id,
         name=status.name,

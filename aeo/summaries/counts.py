@@ -118,12 +118,13 @@ def ended(book: Book, id: str, names: Collection[str]) -> dict[str, float | None
         return dict(connection.execute(query, (id, json.dumps(list(names)))).fetchall())
 
 
-def took(book: Book, id: str) -> dict[str, float]:
-    """Seconds of the trials that ran, by name; those that were taken over did not.
+def took(book: Book, id: str) -> dict[str, tuple[float, str]]:
+    """Seconds and worker of the trials that ran, by name; those that were taken over did not.
 
     Raises:
         Unavailable: the summaries cannot be read.
     """
-    query = f"SELECT trial, seconds FROM lines WHERE {_WHICH} AND seconds IS NOT NULL AND run > 0 AND NOT carried"
+    ran = f"{_WHICH} AND seconds IS NOT NULL AND run > 0 AND NOT carried"
+    query = f"SELECT trial, seconds, worker FROM lines WHERE {ran}"
     with book.read() as connection:
-        return dict(connection.execute(query, (id,)).fetchall())
+        return {trial: (seconds, worker) for trial, seconds, worker in connection.execute(query, (id,))}

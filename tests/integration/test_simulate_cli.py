@@ -74,7 +74,7 @@ def test_what_a_person_reads(table: str) -> None:
     out = aeo("--csv", table, "--worker", "a=4", "--add", "big=8:2").stdout
     assert "40 trials end after 2m 10s" in out
     assert "Nobody could be done before 2m 02s; the slots are busy 94%" in out
-    # The rules know nothing of speeds, so the longest may run on the slow one.
+    # The longest runs on the fast one.
     assert "With big: 50s, 2.60 times as fast" in out
 
 
