@@ -15,39 +15,16 @@ from aeo.store.keys import key
 
 #: Those that scripts, messages and the connection itself need. None looks at the server or at keys by pattern.
 _COMMANDS = (
-    *(
-        "ping",
-        "select",
-        "time",
-        "multi",
-        "exec",
-        "discard",
-        "watch",
-        "unwatch",
-        "eval",
-        "evalsha",
-        "script|load",
-        "client|setinfo",
-    ),
+    *("ping", "select", "time", "multi", "exec", "discard", "watch", "unwatch", "eval", "evalsha", "script|load"),
     *("get", "set", "setex", "psetex", "setnx", "del", "unlink", "exists", "expire", "pexpire"),
     *("hget", "hset", "hdel", "hmget", "hgetall", "hexists", "hincrby", "hkeys", "hsetnx", "hvals", "hlen"),
     *("sadd", "srem", "scard", "sismember", "smismember", "smembers"),
     *("zadd", "zrem", "zcard", "zcount", "zincrby", "zscore", "zrange", "zrevrange", "zrangebyscore"),
-    *(
-        "zrevrangebyscore",
-        "lpush",
-        "rpush",
-        "lpop",
-        "rpop",
-        "brpop",
-        "llen",
-        "lrange",
-        "lindex",
-        "ltrim",
-        "lrem",
-        "xadd",
-    ),
+    *("zrevrangebyscore", "lpush", "rpush", "lpop", "rpop", "brpop", "llen", "lrange", "lindex", "ltrim", "lrem"),
+    "xadd",
 )
+#: What redis-py says of itself at each connection; servers before 7.2 do not know it, and it does without.
+_SETINFO = "+client|setinfo"
 #: Between a queue's name and its priority, as `aeo.dispatch.lists_of` has it.
 _STEP = "\x06\x16*"
 #: Which queues an exchange has, and which of them for good.
@@ -80,15 +57,22 @@ def put(db: Db, worker: str, digest: str, evaluations: Iterable[str]) -> None:
         rules += [f"~celery-task-meta-{id}-*", f"~celery-taskset-meta-{id}-*"]
     rules += _own(worker, int(db.client.connection_pool.connection_kwargs.get("db") or 0))
     try:
-        db.client.execute_command("ACL", "SETUSER", user_of(worker), *rules)
+        _set_user(db, worker, rules)
     except Unavailable as error:
         if not _answers(db):
             raise
-        # The message ends with the rule, in which the digest stands.
-        why = str(error).partition("ACL SETUSER modifier")[0].replace(digest, "***")
-        raise NotOffered(
-            f"{why.rstrip(' :')} (own users need Redis 7 or Valkey, and the right to ACL SETUSER)"
-        ) from None
+        # The message may end with the rule, in which the digest stands.
+        why = str(error).partition("ACL SETUSER modifier")[0].replace(digest, "***").rstrip(" :'")
+        raise NotOffered(f"{why} (needs Redis 7 or Valkey, and the right to ACL SETUSER)") from None
+
+
+def _set_user(db: Db, worker: str, rules: list[str]) -> None:
+    try:
+        db.client.execute_command("ACL", "SETUSER", user_of(worker), *rules, _SETINFO)
+    except Unavailable as error:
+        if _SETINFO not in str(error):
+            raise
+        db.client.execute_command("ACL", "SETUSER", user_of(worker), *rules)
 
 
 def _own(worker: str, database: int) -> list[str]:
