@@ -15,6 +15,7 @@ prefetching, cleaning                     its tasks and images: fetched ahead of
 results, rows, jobs, control              the controller's side: commit, merge
 recovery, reconciliation, redispatch      the controller's repairs: from disk, in rounds, new batches
 workers, registration                     what a worker says of itself
+credentials, grants                       what each worker may reach at the broker, and for how long
 secrets, redaction                        what trials get and nobody else: kept, delivered, taken out of results
 provision                                 from a bare machine to a worker, by ssh
 embedded, processes, cli                  the programs
