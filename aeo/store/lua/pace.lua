@@ -52,13 +52,11 @@ local function leaving(evaluation, batch, worker)
   local function within()
     if not horizon then
       local all, longest = work(), 0
-      local names = redis.call('ZRANGE', key('leases', evaluation), 0, -1)
-      local claims = #names > 0 and redis.call('HMGET', key('claims', evaluation), unpack(names)) or {}
-      for i, text in ipairs(claims) do
-        local run = text and cjson.decode(text)
+      for _, name in ipairs(redis.call('ZRANGE', key('leases', evaluation), 0, -1)) do
+        local run = claim_of(evaluation, name)
         if run and run.batch ~= batch then
           local speed = speeds[run.worker] or 1
-          local rest = math.max(0, estimate_of(evaluation, names[i]) / speed - (NOW - run.started_at))
+          local rest = math.max(0, estimate_of(evaluation, name) / speed - (NOW - run.started_at))
           all, longest = all + rest * speed, math.max(longest, rest)
         end
       end
