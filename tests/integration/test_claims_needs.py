@@ -316,7 +316,7 @@ class Walk:
 
 
 # Not made smaller: that would take minutes against a real server.
-@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
 @given(data=st.data())
 def test_the_store_chooses_as_the_policy_says(real_db: Db, data: st.DataObject) -> None:
     real_db.client.flushall()
