@@ -25,10 +25,11 @@ def background() -> None:
 @background.command()
 @click.argument("id", metavar="ID")
 @click.option("--restart", is_flag=True, help="Stop it first, if it runs.")
-def start(id: str, restart: bool) -> None:
+@click.option("--now", is_flag=True, help="Then it gives back what it runs.")
+def start(id: str, restart: bool, now: bool) -> None:
     """Start a worker, and again whenever it ends."""
     if restart:
-        kept.stop(id)
+        kept.stop(id, now=now)
     kept.start(id)
     click.echo(f"{id} runs; its log: {kept.folder(id) / 'log'}")
 

@@ -31,6 +31,8 @@ from aeo.provision.visit import settings_of
 FIRST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 1.0, 30.0, 60.0
 #: Seconds that the keeping process gets to start.
 START_SECONDS = 10.0
+#: Seconds that a worker gets to give back what it runs, when it must end now.
+KILL_SECONDS = 30.0
 #: What the log says when it has, before the exit code.
 ENDED = "the worker ended with"
 _LOG_BYTES = 16 * 1024 * 1024
@@ -97,7 +99,7 @@ def start(id: str) -> None:
 
 
 def stop(id: str, *, now: bool = False, seconds: float = 2 * 3600.0) -> bool:
-    """Let a worker finish what it runs and end; ``now``: it gives that back. Returns whether it ran.
+    """Let a worker finish what it runs and end; ``now``: it gives that back, or is killed. Returns whether it ran.
 
     Raises:
         Unavailable: it has not ended after so many seconds.
@@ -105,20 +107,23 @@ def stop(id: str, *, now: bool = False, seconds: float = 2 * 3600.0) -> bool:
     if not is_running(id):
         return False
     _tell(id)
-    until, told = time.monotonic() + seconds, time.monotonic()
+    until, told, again = time.monotonic() + seconds, time.monotonic(), False
     while is_running(id):
         if time.monotonic() > until:
             raise Unavailable(f"{id} has not ended within {seconds:.0f} s; stop it with --now, or wait.")
-        if now and time.monotonic() - told > 1:
+        if now and not again and time.monotonic() - told > 1:
             _tell(id)
-            told = float("inf")
+            again = True
+        if now and time.monotonic() - told > KILL_SECONDS:
+            # With it goes the worker, see `die_with_parent`.
+            _tell(id, signal.SIGKILL)
         time.sleep(0.1)
     return True
 
 
-def _tell(id: str) -> None:
+def _tell(id: str, number: signal.Signals = signal.SIGTERM) -> None:
     with suppress(OSError, ValueError):
-        os.kill(int((folder(id) / "pid").read_text()), signal.SIGTERM)
+        os.kill(int((folder(id) / "pid").read_text()), number)
 
 
 def keep(id: str) -> None:

@@ -160,15 +160,20 @@ def look_service(visit: Visit) -> str:
     return f"runs ({visit.service})" if running and running.split()[-1] == _stamp(visit) else ""
 
 
-def start_service(visit: Visit) -> Done:
-    """Start the worker anew, kept by the machine's service manager or by a process of ours."""
-    id, kind = visit.machine.id, visit.service
+def start_service(visit: Visit, *, now: bool = False) -> Done:
+    """Start the worker anew, kept by the machine's service manager or by a process of ours.
+
+    ``now``: what an old one runs counts no more, so it need not finish that.
+    """
+    id, kind, haste = visit.machine.id, visit.service, " --now" if now else ""
     visit.boot = boot(visit)
     visit.sh(f"mkdir -p {quoted(root(visit))}", "its folder cannot be made")
     notes: tuple[str, ...] = ()
     if kind == "plain":
         visit.sh(
-            f"{_aeo(visit, f'background start --restart {id}')}", "the worker could not be started", seconds=END_SECONDS
+            f"{_aeo(visit, f'background start --restart{haste} {id}')}",
+            "the worker could not be started",
+            seconds=END_SECONDS,
         )
         again = f"{visit.base}/current/bin/aeo background start {id}"
         notes = (f"No service manager there. After a restart of that machine: {again}",)
@@ -176,7 +181,7 @@ def start_service(visit: Visit) -> Done:
         user = " --user" if kind == "user" else f" --run-as {quoted(visit.facts.user)}"
         visit.sh(_aeo(visit, f"install-service worker{user}"), "the unit could not be written")
         unit, control = f"aeo-worker@{id}", _systemctl(visit)
-        script = f"{control} enable --quiet {unit} && {control} restart {unit}"
+        script = f"{_in_haste(control, unit) if now else ''}{control} enable --quiet {unit} && {control} restart {unit}"
         visit.sh(script, "the service could not be started", fix=f"See: {_log(visit)}", seconds=END_SECONDS)
         if kind == "user" and not visit.asks("loginctl enable-linger && echo yes"):
             fix = f"sudo loginctl enable-linger {visit.facts.user}"
@@ -203,11 +208,17 @@ def stop_service(visit: Visit, *, now: bool) -> Done:
         )
     else:
         unit, control = f"aeo-worker@{id}", _systemctl(visit)
-        # Told twice it gives back what it runs.
-        twice = f"p=$({control} show --property MainPID --value {unit}); kill $p; sleep 1; kill $p; " if now else ""
+        twice = _in_haste(control, unit) if now else ""
         script = f"{twice}{control} disable --quiet {unit}; {control} stop {unit}"
         visit.sh(script, "the worker does not end", fix=f"See: {_log(visit)}", seconds=END_SECONDS)
     return Done(text="stopped")
+
+
+def _in_haste(control: str, unit: str) -> str:
+    """End a service's process: told twice it gives back what it runs."""
+    pid = f"p=$({control} show --property MainPID --value {unit})"
+    wait = "i=0; while kill -0 $p && [ $i -lt 30 ]; do sleep 1; i=$((i+1)); done"
+    return f'{pid}; if [ "$p" -gt 1 ]; then {{ kill $p; sleep 1; kill $p; {wait}; kill -9 $p; }} 2>/dev/null; fi; '
 
 
 def _is_running(visit: Visit) -> str:

@@ -233,7 +233,7 @@ def _leaving(visit: Visit, *, wait: float, by: str, now: bool, gone: bool) -> li
             _look_gone,
             lambda visit: _drain(visit, 0 if now else wait, by),
         ),
-        _step("service", "stop it", visit, serve.look_stopped, lambda visit: serve.stop_service(visit, now=now)),
+        _step("service", "stop it", visit, serve.look_stopped, lambda visit: _stop(visit, now)),
         _step("files", "remove what was installed", visit, lambda _: "", _remove_files),
     ]
     return [
@@ -292,7 +292,8 @@ def _let_in(visit: Visit) -> Done:
     """Start its worker; who makes a machine a worker wants it in, whoever put it out before."""
     with suppress(NotFound):
         workers.allow(visit.site, visit.machine.id)
-    return serve.start_service(visit)
+    # What a worker runs that the controller does not know was given to others.
+    return serve.start_service(visit, now=serve.status(visit) is None)
 
 
 def _remember(visit: Visit) -> Done:
@@ -339,6 +340,11 @@ def _remove_files(visit: Visit) -> Done:
     )
     others = visit.sh(script, "what was installed cannot be removed") == "others"
     return Done(text="its own; another worker is there" if others else f"{base} is gone")
+
+
+def _stop(visit: Visit, now: bool) -> Done:
+    """Stop its worker; one that the controller does not know has nothing that counts."""
+    return serve.stop_service(visit, now=now or serve.status(visit) is None)
 
 
 def _look_no_tunnel(visit: Visit) -> str:
