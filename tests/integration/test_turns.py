@@ -34,6 +34,11 @@ def done(platform: Platform, id: str, timeout: float = 60) -> None:
     eventually(lambda: platform.api.status(id)["state"] == "succeeded", timeout, pause=0.1)
 
 
+def _has_run(platform: Platform, id: str, worker: str) -> bool:
+    share = platform.api.get(f"/api/evaluations/{id}")["shares"].get(worker)
+    return bool(share and share["running"] + share["done"])
+
+
 def times(platform: Platform, id: str, kind: str) -> list[float]:
     """Seconds, in order, of one kind of event."""
     found = [event["at"] for event in platform.events(id) if event["kind"] == kind]
@@ -88,7 +93,7 @@ def test_a_worker_that_joins_late_helps_within_seconds(platform: Platform) -> No
     platform.worker("late", "--slots", "2", "--poll-interval", "0.5")
     platform.api.await_worker("late", timeout=60)
     # By the message that is sent to it: what repairs would find came after minutes.
-    eventually(lambda: platform.api.worker("late")["heartbeat"]["busy"], 10, pause=0.05)
+    eventually(lambda: _has_run(platform, id, "late"), pause=0.05)
     platform.api.cancel(id)
     eventually(lambda: platform.api.status(id)["state"] == "cancelled", pause=0.1)
     claims = [event for event in platform.events(id) if event["kind"] == "claimed"]
