@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from aeo import lock
+from aeo.config import Config
 from aeo.core.errors import Conflict, InputError, Unavailable
 from aeo.core.names import check_name
 from aeo.executors.process import die_with_parent
@@ -31,8 +32,8 @@ from aeo.provision.visit import settings_of
 FIRST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 1.0, 30.0, 60.0
 #: Seconds that the keeping process gets to start.
 START_SECONDS = 10.0
-#: Seconds that a worker gets to give back what it runs, when it must end now.
-KILL_SECONDS = 30.0
+#: Seconds that a worker gets to end now, beyond those its trials get to stop.
+KILL_SECONDS = 10.0
 #: What the log says when it has, before the exit code.
 ENDED = "the worker ended with"
 _LOG_BYTES = 16 * 1024 * 1024
@@ -108,17 +109,26 @@ def stop(id: str, *, now: bool = False, seconds: float = 2 * 3600.0) -> bool:
         return False
     _tell(id)
     until, told, again = time.monotonic() + seconds, time.monotonic(), False
+    patience = _stop_seconds(id) + KILL_SECONDS
     while is_running(id):
         if time.monotonic() > until:
             raise Unavailable(f"{id} has not ended within {seconds:.0f} s; stop it with --now, or wait.")
         if now and not again and time.monotonic() - told > 1:
             _tell(id)
             again = True
-        if now and time.monotonic() - told > KILL_SECONDS:
+        if now and time.monotonic() - told > patience:
             # With it goes the worker, see `die_with_parent`.
             _tell(id, signal.SIGKILL)
         time.sleep(0.1)
     return True
+
+
+def _stop_seconds(id: str) -> float:
+    """What running trials get to stop."""
+    try:
+        return float(settings(id).get("AEO_STOP_SECONDS") or Config.stop_seconds)
+    except (InputError, ValueError):
+        return Config.stop_seconds
 
 
 def _tell(id: str, number: signal.Signals = signal.SIGTERM) -> None:

@@ -147,7 +147,7 @@ def _claimants(bare: Bare, id: str) -> set[str]:
 
 def test_a_revoked_worker_is_back_when_it_is_provisioned_again(bare: Bare) -> None:
     assert bare.api.worker("b") is None
-    check(provision(bare, "b"), kept=("uv", "aeo", "settings", "controller"), done=("service", "register"))
+    check(provision(bare, "b"), kept=("uv", "aeo", "settings", "controller"), done=("service",))
     bare.api.await_worker("b")
 
 
