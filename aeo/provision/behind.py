@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from aeo.core.errors import AeoError, Conflict
 from aeo.provision import record, work
 from aeo.provision.record import Machine
-from aeo.provision.steps import Event
-from aeo.provision.work import Wish
+from aeo.provision.work import Say, Wish
 from aeo.site import Site
 
 log = logging.getLogger(__name__)
 
 #: Seconds for a thread to have written its first line.
-_BEGIN_SECONDS = 3.0
+_BEGIN_SECONDS = 20.0
 
 
 def provision(site: Site, wish: Wish, *, by: str) -> Machine:
@@ -28,7 +26,7 @@ def provision(site: Site, wish: Wish, *, by: str) -> Machine:
         Conflict: the id is another machine's, or somebody is at it.
     """
     machine = work.machine_of(site, wish, by=by)
-    _begin(site, machine.id, lambda: work.provision(site, wish, _nobody, by=by))
+    _begin(site, machine.id, lambda say: work.provision(site, wish, say, by=by))
     return machine
 
 
@@ -50,7 +48,7 @@ def upgrade(site: Site, id: str, *, by: str) -> None:
         Conflict: somebody is at it.
     """
     record.get(site.shared, id)
-    _begin(site, id, lambda: work.upgrade(site, id, _nobody, by=by))
+    _begin(site, id, lambda say: work.upgrade(site, id, say, by=by))
 
 
 def decommission(site: Site, id: str, *, by: str, now: bool = False, gone: bool = False) -> None:
@@ -61,29 +59,24 @@ def decommission(site: Site, id: str, *, by: str, now: bool = False, gone: bool 
         Conflict: somebody is at it.
     """
     record.get(site.shared, id)
-    _begin(site, id, lambda: work.decommission(site, id, _nobody, by=by, now=now, gone=gone))
+    _begin(site, id, lambda say: work.decommission(site, id, say, by=by, now=now, gone=gone))
 
 
-def _begin(site: Site, id: str, do: Callable[[], object]) -> None:
+def _begin(site: Site, id: str, do: Callable[[Say], object]) -> None:
     if not work.is_idle(site.shared, id):
         raise Conflict(f"somebody is at {id} already.", field="id", fix="Wait for its end.")
-    over = threading.Event()
+    begun = threading.Event()
 
     def run() -> None:
         try:
-            do()
+            # All is written down already.
+            do(lambda _: begun.set())
         except AeoError as error:
             log.error("%s: %s", id, error)
         except Exception:
             log.exception("unexpected failure while working on %s", id)
         finally:
-            over.set()
+            begun.set()
 
     threading.Thread(target=run, name=f"provision {id}", daemon=True).start()
-    until = time.monotonic() + _BEGIN_SECONDS
-    while work.is_idle(site.shared, id) and not over.is_set() and time.monotonic() < until:
-        time.sleep(0.02)
-
-
-def _nobody(event: Event) -> None:
-    """It is written down already."""
+    begun.wait(_BEGIN_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from flask.testing import FlaskClient
 from needs import require
 from waiting import eventually
 
-from aeo import users
+from aeo import folders, users
 from aeo.codec import encode
 from aeo.config import Config
 from aeo.core.model import Capacity, WorkerInfo
@@ -115,11 +116,28 @@ def test_steps_are_shown_live_until_they_end(site: Site) -> None:
     assert "Take leave of it" in page
 
 
+def test_the_next_page_is_there_however_slowly_it_begins(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = folders.write
+
+    def slow(path: Path, text: str) -> None:
+        threading.Event().wait(0.3)
+        real(path, text)
+
+    monkeypatch.setattr("aeo.folders.write", slow)
+    client = browser(site)
+    next_page = send(client, "/workers", **NOBODY).headers["Location"]
+    assert client.get(next_page).status_code == 200
+    ended(site, next_page.split("/")[2])
+
+
 def test_a_machine_that_is_gone_is_forgotten(site: Site) -> None:
     client = browser(site)
     record.keep(site.shared, Machine(id="gpu-1", target="gpu-1"))
-    send(client, "/workers/gpu-1/machine", do="decommission", gone="1")
+    next_page = send(client, "/workers/gpu-1/machine", do="decommission", gone="1").headers["Location"]
     eventually(lambda: not site.shared.machine("gpu-1").exists(), 60)
+    # It may be gone before that page is asked for.
+    answer = client.get(next_page)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/workers")
     assert client.get("/workers/gpu-1/machine").status_code == 404
     assert client.get("/workers/gpu-1/machine?part=steps", headers=POLL).headers["HX-Redirect"] == "/workers"
 

@@ -85,7 +85,9 @@ def change(worker_id: str) -> AnyResponse:
         raise
     except InputError as error:
         return _show(worker_id, error.problems, 409 if isinstance(error, Conflict) else 422)
-    return redirect(url_for("machines_page.show", worker_id=worker_id), 303)
+    # Who takes leave may be gone before the next page is asked for, or while it is looked at.
+    leaving = "1" if do == "decommission" else None
+    return redirect(url_for("machines_page.show", worker_id=worker_id, leaving=leaving), 303)
 
 
 def listed(site: Site) -> list[tuple[Machine, Progress | None]]:
@@ -133,7 +135,7 @@ def words() -> dict[str, Any]:
 def _show(id: str, problems: tuple[Problem, ...] = (), status: int = 200) -> Response:
     machine, progress = _look(id)
     if machine is None:
-        if progress is None:
+        if progress is None and "leaving" not in request.args:
             raise NotFound(f"{id} was not made a worker from here.", field="id")
         return make_response(redirect(url_for("workers_page.index"), 303))
     line = record.line(current_site().shared, id)
