@@ -9,7 +9,6 @@ machine may cost the results of these last seconds. What was asked and what happ
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 import threading
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import assets, executors, logs, records, redaction, rows
+from aeo import assets, executors, logs, records, redaction, rows, superseded
 from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, PlannedTrial, TrialRow, TrialState, TrialSummary
 from aeo.executors import TrialContext
@@ -29,8 +28,8 @@ from aeo.site import Site
 from aeo.store import evaluations, events, trials
 from aeo.store.inbox import Arrival
 from aeo.store.trials import Requeued
+from aeo.transfer import copy, tree
 from aeo.transfer import manifest as manifests
-from aeo.transfer import tree
 from aeo.transfer.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -162,7 +161,14 @@ def _place(site: Site, one: _Arrived, done: Set[tuple[str, str]]) -> bool | None
     """Put a result into the job folder; or deal with it, when that is not where it belongs."""
     arrival, row = one.arrival, one.row
     there = one.place.exists()
-    if there or (arrival.evaluation, one.trial.name) in done:
+    known = (arrival.evaluation, one.trial.name) in done
+    if there and superseded.is_again(site, arrival, one.folder, one.place, known=known):
+        # The run that counts, come again: its worker did not learn that it had arrived.
+        first = known or rows.keep(site, arrival.evaluation, row, arrival.token)
+        shutil.rmtree(one.folder)
+        _forget(site, arrival)
+        return first
+    if there or known:
         # Somebody's result is there already, known to the store or not, or the trial was cancelled: this one is late.
         if there:
             adopt(site, one.record, one.trial, None)
@@ -175,7 +181,7 @@ def _place(site: Site, one: _Arrived, done: Set[tuple[str, str]]) -> bool | None
             rows.watch(site, [(arrival.evaluation, row)])
             return False
     _ensure_job(one.record)
-    _rename(one.folder, one.place)
+    copy.rename(one.folder, one.place)
     return None
 
 
@@ -323,13 +329,7 @@ def _ownerless(summary: TrialSummary) -> TrialRow:
 
 
 def _supersede(site: Site, arrival: Arrival, folder: Path) -> None:
-    _redact(site, arrival.evaluation, folder)
-    kept = site.shared.superseded(arrival.evaluation, arrival.trial, arrival.token)
-    kept.parent.mkdir(exist_ok=True)
-    if kept.exists():
-        shutil.rmtree(folder)
-    else:
-        _rename(folder, kept)
+    superseded.put_aside(site, arrival, folder)
     _forget(site, arrival)
 
 
@@ -357,6 +357,8 @@ def _run_again(
     requeued = _requeue(site, record, arrival, why)
     events.emit(site.db, arrival.evaluation, "rejected", trial=arrival.trial, token=arrival.token, reason=why[:500])
     first = requeued is Requeued.EXHAUSTED and _fail(site, record, trial, error_type, why)
+    # What is no result was not looked through for secrets to its end.
+    _redact(site, arrival.evaluation, folder)
     _supersede(site, arrival, folder)
     return first
 
@@ -381,24 +383,5 @@ def _fail(site: Site, record: Record, trial: PlannedTrial, error_type: str, mess
     executor.fail(evaluation, trial, context, error_type, message)
     row = _ownerless(executor.summarise(trial, staging))
     _ensure_job(record)
-    _rename(staging, place)
+    copy.rename(staging, place)
     return rows.keep(site, evaluation.id, row, "failed")
-
-
-def _rename(source: Path, target: Path) -> None:
-    """Move a folder into place in one step, also from another file system.
-
-    Raises:
-        OSError: it cannot be moved now.
-    """
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        # Beside the job, never inside: a job folder holds trials only.
-        staging = target.parent.parent / f".incoming.{source.name}"
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.copytree(source, staging, symlinks=True)
-        staging.rename(target)
-        shutil.rmtree(source, ignore_errors=True)

@@ -289,6 +289,11 @@ def row(db: Db, evaluation: str, trial: str) -> TrialRow | None:
     return loads(TrialRow, _without_token(text)) if text else None
 
 
+def winner(db: Db, evaluation: str, trial: str) -> str:
+    """The token of the run whose result counts; "" when there is none, or nobody ran it."""
+    return (db.client.hget(key("rows", evaluation), trial) or "").partition(" ")[0]
+
+
 def rows_since(db: Db, evaluation: str, index: int) -> list[TrialRow]:
     """Rows in the order of their commits, from the one at ``index`` (0 is the first)."""
     return [loads(TrialRow, text) for text in _texts(db, evaluation, index)]

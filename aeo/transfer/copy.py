@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -92,3 +94,22 @@ def _share(source: int, target: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def rename(source: Path, target: Path) -> None:
+    """Move a folder into place in one step, also from another file system.
+
+    Raises:
+        OSError: it cannot be moved now.
+    """
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # Beside the job, never inside: a job folder holds trials only.
+        staging = target.parent.parent / f".incoming.{source.name}"
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.copytree(source, staging, symlinks=True)
+        staging.rename(target)
+        shutil.rmtree(source, ignore_errors=True)

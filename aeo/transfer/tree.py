@@ -5,6 +5,7 @@ One walk serves the manifest, rsync and the plain copy, so that all three speak 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import unicodedata
 from collections import defaultdict
@@ -64,6 +65,16 @@ def read(root: Path, *, odd_names: bool = False) -> Tree:
         folders=tuple(sorted(folders)),
         dropped={reason: tuple(sorted(names)) for reason, names in sorted(dropped.items())},
     )
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files with the same bytes; what does not travel is not looked at.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    files = read(one).files
+    return files == read(other).files and all(filecmp.cmp(one / name, other / name, shallow=False) for name in files)
 
 
 def odd(name: str) -> bool:

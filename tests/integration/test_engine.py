@@ -226,6 +226,30 @@ def test_a_second_result_is_kept_aside_and_counted_nowhere(site: Site, tmp_path:
     assert (kinds["committed"], kinds["superseded"]) == (1, 1)
 
 
+@pytest.mark.parametrize("wiped", [False, True], ids=["known", "found in the job"])
+def test_the_run_that_counts_is_no_second_result_when_it_comes_again(site: Site, tmp_path: Path, wiped: bool) -> None:
+    arrival = _one_result(site, tmp_path, "again")
+    folder = site.shared.arrived(arrival.evaluation, arrival.trial, arrival.token)
+    pushed = tmp_path / "pushed"
+    shutil.copytree(folder, pushed)
+    text = manifest_of(folder).read_text()
+    assert results.commit(site, arrival)
+    if wiped:
+        # The controller died with the server before either had the row, and the worker pushes once more.
+        (site.shared.events(arrival.evaluation)).unlink(missing_ok=True)
+        site.db.client.flushall()
+        recovery.recover(site)
+    shutil.copytree(pushed, folder)
+    manifest_of(folder).write_text(text)
+    assert results.commit(site, arrival)
+    assert store.get(site.db, arrival.evaluation).done == 1
+    assert not (site.shared.evaluation(arrival.evaluation) / "superseded").exists()
+    assert list(site.shared.inbox.rglob("*.json")) == []
+    assert not folder.exists()
+    kinds = Counter(event["kind"] for event in logged(site, arrival.evaluation))
+    assert kinds["superseded"] == 0
+
+
 @pytest.mark.parametrize("damage", ["truncate", "missing", "extra", "other", "manifest"])
 def test_a_damaged_result_is_not_committed_and_runs_again(site: Site, tmp_path: Path, damage: str) -> None:
     arrival = _one_result(site, tmp_path, "damaged")
@@ -257,7 +281,7 @@ def test_a_full_disk_loses_nothing(site: Site, tmp_path: Path, monkeypatch: pyte
     with running(site, tmp_path, "a", with_control=False):
         eventually(lambda: inbox.length(site.db) == 1)
     with monkeypatch.context() as patch:
-        patch.setattr(results, "_rename", _raise(OSError(28, "No space left on device")))
+        patch.setattr(results.copy, "rename", _raise(OSError(28, "No space left on device")))
         with pytest.raises(OSError):
             control._commit_next(site)
     control._commit_next(site)

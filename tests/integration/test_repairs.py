@@ -201,7 +201,7 @@ def test_a_result_that_cannot_be_moved_lets_the_others_pass(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrivals(site, tmp_path, "one", "two")
-    real = results._rename
+    real = results.copy.rename
 
     def rename(source: Path, target: Path) -> None:
         if target.parent.name == "one":
@@ -209,7 +209,7 @@ def test_a_result_that_cannot_be_moved_lets_the_others_pass(
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(results, "_rename", rename)
+        patch.setattr(results.copy, "rename", rename)
         commit_all(site)
         assert (store.find(site.db, "one").done, store.find(site.db, "two").done) == (0, 1)
     commit_all(site, 2)
@@ -755,7 +755,7 @@ def test_a_full_disk_trips_no_breaker(site: Site, tmp_path: Path, monkeypatch: p
     submit(site, {"name": "x", "tasks": 1, "fail": {"task-1": "infra"}}, workers=["a"], max_requeues=0)
     with running(site, tmp_path, "a", with_control=False):
         eventually(lambda: inbox.length(site.db) == 1)
-    monkeypatch.setattr(results, "_rename", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(results.copy, "rename", raising(OSError(28, "No space left on device")))
     commit_all(site, 12)
     assert workers.get(site.db, "a").state is WorkerState.ONLINE
 
