@@ -124,14 +124,13 @@ def fetch(
     if not trial.content:
         return None
     name = next(content.name for content in plan.contents if content.digest == trial.content)
-    target = hold(site, trial.content, name, gives_up=gives_up)
-    with suppress(OSError):
-        site.local.ahead_mark(trial.content).unlink(missing_ok=True)
-    return target
+    return hold(site, trial.content, name, gives_up=gives_up)
 
 
-def hold(site: WorkerSite, digest: str, name: str, *, gives_up: Callable[[], object]) -> Path:
+def hold(site: WorkerSite, digest: str, name: str, *, gives_up: Callable[[], object], ahead: bool = False) -> Path:
     """A content folder on this worker, fetched if it is not there; it counts as used now.
+
+    ``ahead``: for a run that may come; where it is fetched for that it is marked, until a trial asks for it.
 
     Raises:
         TransferFailed: it could not be fetched.
@@ -139,26 +138,44 @@ def hold(site: WorkerSite, digest: str, name: str, *, gives_up: Callable[[], obj
     target = site.local.task(digest, name)
     with _found:
         missing = not target.exists()
+        _mark(site.local, digest, ahead=ahead and missing, used=not ahead)
         if not missing:
             with suppress(OSError):
                 os.utime(target.parent)  # used now, see `drop`
     if missing:
         target.parent.mkdir(parents=True, exist_ok=True)
         bring(site, f"tasks/{digest}/{name}", target, gives_up=gives_up)
+        with _found:
+            # It may have been marked while this waited for it.
+            _mark(site.local, digest, ahead=False, used=not ahead)
     with suppress(AeoError):  # it is told with the next trial then
         _tell(site, digest, fetched=missing)
     return target
 
 
-def drop(local: Local, digest: str, before: float) -> bool:
+def _mark(local: Local, digest: str, *, ahead: bool, used: bool) -> None:
+    """Set the mark of a folder that is fetched ahead, or take it off one that is used; under `_found`."""
+    mark = local.ahead_mark(digest)
+    with suppress(OSError):
+        if ahead:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch(mode=0o600)
+        elif used:
+            mark.unlink(missing_ok=True)
+
+
+def drop(local: Local, digest: str, before: float, *, ahead: bool = False) -> bool:
     """Remove a task folder from this worker if it was used last before then.
 
+    ``ahead``: only one that was fetched ahead, is whole, and was not used since.
     Its name goes first: after a crash what is left lies in `Local.aside`.
     """
     folder, aside = local.tasks / digest, local.aside / f"tasks.{digest}"
     try:
         with _found:
             if folder.stat().st_mtime >= before:
+                return False
+            if ahead and not (local.ahead_mark(digest).exists() and any(_visible(folder))):
                 return False
             local.aside.mkdir(exist_ok=True, mode=0o700)
             folder.rename(aside)

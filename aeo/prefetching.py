@@ -72,11 +72,16 @@ def carry_out(site: WorkerSite, order: Order, stop: threading.Event) -> Progress
     """
     log.info("fetching ahead: %d tasks of %s", order.total, order.dataset)
     work = _Work(site, order, stop)
-    folders = prefetches.folders(site.db, site.config.worker_id, order)
     try:
+        folders = prefetches.folders(site.db, site.config.worker_id, order)
         _bring_folders(work, folders)
         if order.images and not work.halt.is_set():
             _bring_images(work, [site.local.task(folder.digest, folder.name) for folder in folders])
+    except Unavailable:
+        raise
+    except Exception as error:  # told and ended: it would be met again, and hold up those after it
+        log.exception("an order cannot be carried out")
+        work.fail("the order", f"{type(error).__name__}: {error}")
     finally:
         work.halt.set()
     return work.finish()
@@ -89,8 +94,7 @@ def give_way(site: WorkerSite) -> tuple[str, ...]:
     marks = [mark for mark in site.local.tasks.glob("*/.ahead") if mark.is_file()]
     gone = []
     for mark in sorted(marks, key=lambda mark: mark.stat().st_mtime):
-        # One that a trial has just found is no more marked, and is younger than that.
-        if mark.exists() and contents.drop(site.local, mark.parent.name, time.time()):
+        if contents.drop(site.local, mark.parent.name, time.time() + 1, ahead=True):
             gone.append(mark.parent.name)
         if not workers.low_disk(site.local.root):
             break
@@ -125,6 +129,7 @@ class _Work:
         self.halt = threading.Event()
         self.withdrawn = False
         self.last_good = time.monotonic()
+        self._room_at = self.last_good + ROOM_SECONDS
         self._lock = threading.Lock()
         self._now = Progress(order=order.id, state=PrefetchState.RUNNING, tasks_total=order.total)
         self._said: Progress | None = None
@@ -154,6 +159,9 @@ class _Work:
         """Tell what is new, and see whether the order still stands. A store that is away changes nothing."""
         if self._stop.is_set():
             self.halt.set()
+        if time.monotonic() >= self._room_at:
+            self._room_at = time.monotonic() + ROOM_SECONDS
+            give_way(self.site)
         with suppress(AeoError):
             if not prefetches.is_wanted(self.site.db, self.site.config.worker_id, self.order):
                 self.withdrawn = True
@@ -187,14 +195,13 @@ def _bring_folders(work: _Work, folders: Sequence[Folder]) -> None:
         return
 
     def bring(folder: Folder) -> None:
-        mark, new = site.local.ahead_mark(folder.digest), folder in wanted
-        contents.hold(site, folder.digest, folder.name, gives_up=work.halt.is_set)
-        if new:
-            with suppress(OSError):
-                mark.touch(mode=0o600)
+        here = site.local.task(folder.digest, folder.name).exists()
+        # Looked at anew, as others fill the disk meanwhile.
+        if not here and (why := lacking(site.local.root, folder.size, site.config.clean_above)):
+            raise Unavailable(why)
+        contents.hold(site, folder.digest, folder.name, gives_up=work.halt.is_set, ahead=True)
         work.one_task()
 
-    wanted = set(missing)
     _each(work, folders, FOLDERS_AT_ONCE, bring, name=lambda folder: folder.name)
 
 

@@ -133,8 +133,8 @@ def _row(status: WorkerStatus, told: Told) -> WorkerPrefetch:
         progress = Progress(order=order.id, state=PrefetchState.WAITING, tasks_total=order.total)
     assert progress is not None  # noqa: S101 - one of both is there
     state = progress.state
-    if order is None and not (alive or state.final):
-        # Withdrawn, and nobody is there to say so.
+    if order is None and not state.final:
+        # Withdrawn; whoever was at it may be gone and never say so.
         state = PrefetchState.CANCELLED
     return WorkerPrefetch(
         worker=status.info.id,

@@ -102,8 +102,11 @@ class Told:
 def order(db: Db, worker: str, order: Order, folders: Sequence[Folder]) -> None:
     """Ask a worker for these folders, whatever it was asked for of this dataset before."""
     orders, listed = key("orders", worker), key("ordered", worker, order.id)
+    former = _order(db.client.hget(orders, order.dataset))
     lines = [f"{folder.digest} {folder.name} {folder.size}" for folder in folders]
     with db.client.pipeline(transaction=True) as pipe:
+        if former and former.id != order.id:
+            pipe.delete(key("ordered", worker, former.id))
         for start in range(0, len(lines), _CHUNK):
             pipe.rpush(listed, *lines[start : start + _CHUNK])
         pipe.expire(listed, LIFE)

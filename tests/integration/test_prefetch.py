@@ -299,7 +299,7 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on(
             stopped = aeo("prefetch", "mini", "--wait", code=130)
         assert "Stopped. What came stays" in stopped.stderr
         assert ended(controller).state is prefetches.PrefetchState.CANCELLED
-        assert supply.at_once == 0
+        eventually(lambda: supply.at_once == 0)
         supply.slow["hb__sort"].set()
         aeo("prefetch", "mini", "--wait")
     assert len(supply.brought) == 5
@@ -363,6 +363,85 @@ def test_what_was_fetched_ahead_outlives_a_clean_up_for_a_day_and_gives_way_to_a
     # What a trial has used is not for this to take.
     assert prefetching.give_way(far) == (key("cut"),)
     assert {path.name for path in far.local.tasks.iterdir()} == {key("git-merge")}
+
+
+def test_what_a_trial_takes_while_it_is_fetched_is_not_removed_under_it(
+    controller: Site, far: WorkerSite, supply: Supply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    real = move.fetch
+
+    def slowly(*args: Any, **more: Any) -> None:
+        begun.set()
+        assert go.wait(20)
+        real(*args, **more)
+
+    monkeypatch.setattr(contents.move, "fetch", slowly)
+    monkeypatch.setattr(workers, "low_disk", lambda _root: "disk nearly full")
+    with fetching(far):
+        datasets.prefetch.start(controller, "mini", tasks=["sort"], images=False)
+        assert begun.wait(20)
+        trial = threading.Thread(target=fetch, args=(far, "sort"))
+        trial.start()
+        eventually(lambda: not far.local.ahead_mark(key("sort")).exists(), 20)
+        go.set()
+        trial.join(20)
+        assert ended(controller).state is prefetches.PrefetchState.DONE
+    assert prefetching.give_way(far) == ()
+    assert far.local.task(key("sort"), "sort").is_dir()
+
+
+def test_an_order_that_breaks_is_ended_and_holds_up_none(
+    controller: Site, far: WorkerSite, supply: Supply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = prefetching._bring_folders
+
+    def broken(work: Any, folders: Any) -> None:
+        if len(folders) == 1:
+            raise PermissionError("not this user's")
+        real(work, folders)
+
+    monkeypatch.setattr(prefetching, "_bring_folders", broken)
+    datasets.prefetch.start(controller, "mini", tasks=["sort"])
+    with fetching(far):
+        row = ended(controller)
+        assert row.state is prefetches.PrefetchState.FAILED
+        assert row.failures[0].why == "PermissionError: not this user's"
+        assert not prefetches.open_orders(controller.db, "far")
+
+
+def test_room_is_looked_at_while_an_order_runs(
+    controller: Site, far: WorkerSite, supply: Supply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[str] = []
+    monkeypatch.setattr(prefetching, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(prefetching, "give_way", lambda site: ways.append(threading.current_thread().name))
+    answers = iter([""])
+    monkeypatch.setattr(prefetching, "lacking", lambda *_: next(answers, "no room"))
+    stop = threading.Event()
+    datasets.prefetch.start(controller, "mini", images=False)
+    (order,) = prefetches.open_orders(controller.db, "far")
+    progress = prefetching.carry_out(far, order, stop)
+    assert (progress.tasks_done, progress.failed, progress.failures[0].why) == (0, 4, "no room")
+    assert ways
+
+
+def test_a_withdrawn_order_is_over_whoever_was_at_it(controller: Site, far: WorkerSite, supply: Supply) -> None:
+    datasets.prefetch.start(controller, "mini")
+    (order,) = prefetches.open_orders(controller.db, "far")
+    running = prefetches.Progress(order=order.id, state=prefetches.PrefetchState.RUNNING, tasks_total=4)
+    prefetches.tell(controller.db, "far", "mini", running)
+    assert datasets.prefetch.show(controller, "mini").running
+    datasets.prefetch.cancel(controller, "mini")
+    # It lives on, but died in between and does not know of it.
+    assert rows(controller)["far"].state is prefetches.PrefetchState.CANCELLED
+    assert not datasets.prefetch.show(controller, "mini").running
+
+
+def test_an_order_anew_leaves_nothing_of_the_former(controller: Site, far: WorkerSite, supply: Supply) -> None:
+    for _ in range(2):
+        datasets.prefetch.start(controller, "mini")
+    assert len(controller.db.client.keys("*:order:*")) == 1
 
 
 def test_a_lost_worker_is_told_apart_and_does_not_hold_up(controller: Site, supply: Supply, tmp_path: Path) -> None:
