@@ -13,6 +13,7 @@ from aeo.leases import clock
 from aeo.meters import Meters
 from aeo.notices import Notifier
 from aeo.provision.tunnels import Tunnels
+from aeo.rsyncd.daemon import Daemon
 from aeo.site import Site
 from aeo.speeds import Pacer
 from aeo.stopping import Stopper
@@ -54,6 +55,7 @@ def run(site: Site, stop: threading.Event) -> None:
         ("stopping", Stopper(site, stop).round),
         ("speeds", Pacer(site, stop).round),
         ("tunnels", Tunnels(site, stop).round),
+        ("files", Daemon(site.config, site.shared, stop).round),
     )
     threads = [threading.Thread(target=_loop, args=(one, stop), name=name, daemon=True) for name, one in loops]
     for thread in threads:

@@ -1,7 +1,8 @@
 """Each worker's own way into the store: issued when it registers, widened with each batch, taken away at once.
 
 What was issued stands in the controller's root, so that it outlives the server that forgets it. Only digests do: the
-password itself is told once, to the worker.
+password itself is told once, to the worker. Its secret for files is another one, kept by `aeo.rsyncd`, whose rights
+follow this book.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from aeo.codec import dumps, loads
 from aeo.core.errors import Conflict, InputError
 from aeo.core.model import WorkerInfo
 from aeo.layout import Shared
+from aeo.rsyncd import modules
+from aeo.rsyncd.modules import Rights
 from aeo.site import Site
 from aeo.store import access
 from aeo.store.access import NotOffered
@@ -28,6 +31,15 @@ from aeo.store.connection import Db
 
 #: `Config.worker_credentials`: own where the server can, the broker's own address for all, or own or nothing.
 AUTO, SHARED, OWN = "auto", "shared", "own"
+
+
+@dataclass(kw_only=True)
+class Ahead:
+    """Content folders that a worker fetches before it runs them."""
+
+    digests: tuple[str, ...]
+    #: When it was asked for, seconds since 1970.
+    at: float
 
 
 @dataclass(kw_only=True)
@@ -40,6 +52,8 @@ class Account:
     boot: str
     #: The evaluations it has a share in, or holds something of; until when at least, seconds since 1970.
     evaluations: dict[str, float] = field(default_factory=dict)
+    #: What it was asked to fetch ahead, by dataset.
+    ahead: dict[str, Ahead] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -51,6 +65,8 @@ class Book:
     revoked: dict[str, float] = field(default_factory=dict)
     #: Why workers share the broker's password; "" where they do not.
     shared: str = ""
+    #: Those who do: what they need is not known, so their secrets for files open all tasks and the whole inbox.
+    unnamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +74,8 @@ class Given:
     """What a worker is told."""
 
     broker_url: str = field(repr=False)
+    #: Its secret at the controller's own rsync daemon; "" where there is none, or it goes on with what it has.
+    files: str = field(default="", repr=False)
     #: It goes on with what it has.
     kept: bool = False
 
@@ -148,13 +166,19 @@ def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
         if config.worker_credentials == SHARED:
             book.accounts.pop(info.id, None)
             book.shared = "so configured"
-            return Given(broker_url=url, kept=again)
+            return Given(broker_url=url, kept=again, files=_files(site, book, info.id, again=again))
         if again and account is not None and account.boot == info.boot:
             access.put(site.db, info.id, account.digest, account.evaluations)
             return Given(broker_url="", kept=True)
         password = secrets.token_urlsafe(24)
         evaluations = account.evaluations if account else {}
-        made = Account(digest=hashlib.sha256(password.encode()).hexdigest(), boot=info.boot, evaluations=evaluations)
+        made = Account(
+            digest=hashlib.sha256(password.encode()).hexdigest(),
+            boot=info.boot,
+            evaluations=evaluations,
+            ahead=account.ahead if account else {},
+        )
+        book.unnamed = tuple(one for one in book.unnamed if one != info.id)
         book.accounts[info.id] = made
         save(site, book)
         try:
@@ -166,9 +190,44 @@ def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
             save(site, book)
             if config.worker_credentials == OWN:
                 raise InputError(f"The broker gives no worker credentials of its own: {error}") from None
-            return Given(broker_url=url, kept=again and account is None)
+            kept = again and account is None
+            return Given(broker_url=url, kept=kept, files=_files(site, book, info.id, again=kept))
         book.shared = ""
-    return Given(broker_url=own_url(url, access.user_of(info.id), password))
+        files = _files(site, book, info.id)
+    return Given(broker_url=own_url(url, access.user_of(info.id), password), files=files)
+
+
+def _files(site: Site, book: Book, id: str, *, again: bool = False) -> str:
+    """A new secret for a worker's files, or what it has ``again``."""
+    if id not in book.accounts and id not in book.unnamed:
+        book.unnamed = (*book.unnamed, id)
+    if again or not modules.offered(site.config, site.shared):
+        return ""
+    secret = modules.issue(site.shared, id)
+    open_files(site, book)
+    return secret
+
+
+def open_files(site: Site, book: Book) -> None:
+    """Have the controller's own rsync daemon let each worker reach what the book says, and nobody else anything.
+
+    Raises:
+        Unavailable: that cannot be written down.
+    """
+    if modules.offered(site.config, site.shared):
+        modules.tell(site.shared, {id: _rights(book, id) for id in _known(book)})
+
+
+def _known(book: Book) -> set[str]:
+    return {*book.accounts, *book.unnamed} - set(book.revoked)
+
+
+def _rights(book: Book, id: str) -> Rights:
+    account = book.accounts.get(id)
+    if account is None:
+        return Rights(everything=True)
+    ahead = frozenset(digest for one in account.ahead.values() for digest in one.digests)
+    return Rights(evaluations=frozenset(account.evaluations), contents=ahead)
 
 
 def own_url(url: str, user: str, password: str) -> str:
@@ -197,6 +256,22 @@ def grant(site: Site, evaluation: str, workers: Iterable[str]) -> None:
             account.evaluations.setdefault(evaluation, 0.0)
             save(site, book)
             access.put(site.db, id, account.digest, account.evaluations)
+        open_files(site, book)
+
+
+def grant_ahead(site: Site, dataset: str, digests: Iterable[str], workers: Iterable[str]) -> None:
+    """Let these workers fetch folders of a dataset; before they are asked to.
+
+    Raises:
+        Unavailable: that cannot be written down.
+    """
+    if not site.shared.credentials.exists():
+        return
+    with held(site) as book:
+        for id in set(workers) & set(book.accounts):
+            book.accounts[id].ahead[dataset] = Ahead(digests=tuple(digests), at=time.time())
+        save(site, book)
+        open_files(site, book)
 
 
 def revoke(site: Site, id: str) -> bool:
@@ -208,7 +283,9 @@ def revoke(site: Site, id: str) -> bool:
     with held(site) as book:
         had = book.accounts.pop(id, None) is not None
         book.revoked[id] = time.time()
+        book.unnamed = tuple(one for one in book.unnamed if one != id)
         save(site, book)
+        open_files(site, book)
         if had:
             access.drop(site.db, id)
     return had

@@ -11,7 +11,7 @@ from aeo.core.errors import AeoError, NotFound
 from aeo.core.model import Batch
 from aeo.credentials import Account
 from aeo.site import Site
-from aeo.store import access, health, trials, workers
+from aeo.store import access, health, prefetches, trials, workers
 from aeo.store import evaluations as store
 from aeo.store.evaluations import BatchState
 from aeo.store.workers import WorkerStatus
@@ -32,6 +32,7 @@ def keep(site: Site, pool: Mapping[str, WorkerStatus]) -> None:
         return
     with credentials.held(site) as book:
         if not book.accounts and book.shared:
+            credentials.open_files(site, book)
             return
         there = access.present(site.db)
         for id in there - set(book.accounts):
@@ -43,6 +44,18 @@ def keep(site: Site, pool: Mapping[str, WorkerStatus]) -> None:
                 account.evaluations = wanted
                 credentials.save(site, book)
                 access.put(site.db, id, account.digest, wanted)
+            _forget_ahead(site, id, account)
+        credentials.open_files(site, book)
+
+
+def _forget_ahead(site: Site, id: str, account: Account) -> None:
+    """Take back what a worker was let into for orders that it is through with."""
+    # One that was just let in gets its order in a moment.
+    old = [name for name, one in account.ahead.items() if one.at < time.time() - KEEP_SECONDS]
+    if old:
+        orders = {order.dataset for order in prefetches.open_orders(site.db, id)}
+        for name in set(old) - orders:
+            del account.ahead[name]
 
 
 def _wanted(site: Site, id: str, account: Account, worker: WorkerStatus | None) -> dict[str, float]:

@@ -45,6 +45,7 @@ from aeo.core.names import check_name
 from aeo.dispatch import CONTROL, queue_of
 from aeo.layout import Local
 from aeo.pulse import Pulse
+from aeo.rsyncd import modules
 from aeo.site import WorkerSite, open_site
 from aeo.store import health
 from aeo.store import workers as worker_store
@@ -285,8 +286,10 @@ def _drop_scratch(local: Local) -> None:
 def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted: Path | None) -> Config:
     """Register, and take from the answer what was not given by hand."""
     found = registration.register_patiently(config, info, told)
-    if mounted is not None and remote.parse(found.transfer_url).kind == "local":
+    if mounted is not None and (found.shared_root or remote.parse(found.transfer_url).kind == "local"):
         found = replace(found, transfer_url=str(mounted.resolve()))
+    elif found.shared_root and modules.has_mark(Path(found.shared_root), found.shared_mark):
+        found = replace(found, transfer_url=found.shared_root)
     return replace(
         config,
         broker_url=_broker(config.broker_url, found.broker_url),

@@ -82,6 +82,8 @@ def advice(place: Remote, text: str) -> str:
             "On another machine than the controller's, give --transfer-url ssh://USER@HOST/PATH or rsync://HOST/MODULE."
         )
     if place.kind == "rsync":
+        if place.module.startswith(remote.READING):
+            return "Bring that port of the controller's here (aeo tunnel), or give --transfer-url."
         wrong = "auth failed" in text
         return "Give the module's password as AEO_TRANSFER_PASSWORD, here or on the controller." if wrong else ""
     port = f"-p {place.port} " if place.port else ""

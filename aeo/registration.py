@@ -29,6 +29,9 @@ class Addresses:
     broker_url: str
     transfer_url: str
     transfer_password: str = ""
+    #: The shared root as a path, for a worker that sees it: what tells it from another folder is its mark.
+    shared_root: str = ""
+    shared_mark: str = ""
     lease_seconds: float
     grace_seconds: float
     #: The credentials it has go on.

@@ -11,6 +11,7 @@ from aeo.core.errors import InputError
 from aeo.embedded import server
 from aeo.embedded.children import interruptible
 from aeo.layout import Shared
+from aeo.rsyncd import modules
 
 _TEXTS = {
     "shared_root": "The controller's folder, to find its embedded broker.",
@@ -53,7 +54,7 @@ def tunnel_command(
     made = tunnel.plan(
         target,
         broker_url=_broker(config),
-        transfer_url=config.transfer_url,
+        transfer_url=modules.way(config, _shared(config)),
         controller=_ports(port or str(tunnel.CONTROLLER_PORT), "--port", config.port),
         more=[_ports(text, "--also") for text in also],
         ssh_port=ssh_port or 0,
@@ -75,8 +76,11 @@ def tunnel_command(
 
 
 def _broker(config: Config) -> str:
-    shared = Shared(config.shared_root.resolve(), config.shared_root.resolve() / "jobs")
-    return config.worker_broker_url or config.broker_url or server.address(shared.redis)
+    return config.worker_broker_url or config.broker_url or server.address(_shared(config).redis)
+
+
+def _shared(config: Config) -> Shared:
+    return Shared(config.shared_root.resolve(), config.shared_root.resolve() / "jobs")
 
 
 def _ports(text: str, flag: str, here: int | None = None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from aeo import contents, executors
+from aeo import contents, credentials, executors
 from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import ContentFolder, WorkerState
 from aeo.datasets import configured, reading
@@ -88,6 +88,7 @@ def start(
         at=connection.now(site.db),
         by=by,
     )
+    credentials.grant_ahead(site, name, (folder.digest for folder in folders), chosen)
     for worker in chosen:
         prefetches.order(site.db, worker, order, folders)
     return show(site, name)

@@ -19,6 +19,7 @@ from aeo.provision.facts import OLDEST
 from aeo.provision.host import quoted
 from aeo.provision.steps import Done, StepFailed
 from aeo.provision.visit import Visit, check
+from aeo.rsyncd import modules
 from aeo.transfer import remote
 
 #: Seconds for what fetches or unpacks much.
@@ -32,7 +33,7 @@ _OURS = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 def needs_rsync(visit: Visit) -> bool:
     """Whether results travel by rsync."""
-    url = visit.site.config.transfer_url
+    url = modules.way(visit.site.config, visit.site.shared)
     return bool(url) and remote.parse(url).kind != "local"
 
 

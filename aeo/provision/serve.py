@@ -13,6 +13,7 @@ from aeo.provision.background import ENDED
 from aeo.provision.host import quoted
 from aeo.provision.steps import Done, StepFailed
 from aeo.provision.visit import Visit, check, settings_of, settings_text
+from aeo.rsyncd import modules
 from aeo.store import workers as store
 from aeo.store.workers import WorkerStatus
 from aeo.tunnel import Tunnel
@@ -36,7 +37,7 @@ def plan(visit: Visit) -> Tunnel:
     return tunnel.plan(
         machine.target,
         broker_url=config.worker_broker_url or config.broker_url,
-        transfer_url=config.transfer_url,
+        transfer_url=modules.way(config, visit.site.shared),
         controller=(machine.tunnel_port, config.port),
         ssh_port=machine.ssh_port,
     )

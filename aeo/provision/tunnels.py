@@ -11,6 +11,7 @@ from aeo import tunnel
 from aeo.core.errors import AeoError, InputError
 from aeo.provision import record
 from aeo.provision.record import Line, Machine
+from aeo.rsyncd import modules
 from aeo.site import Site
 
 log = logging.getLogger(__name__)
@@ -33,13 +34,14 @@ class Tunnels:
     def round(self) -> None:
         """Start what is wanted and missing, end what is not wanted; waits a little."""
         wanted = {item.id: _way(item) for item in record.machines(self._site.shared) if item.tunnel}
+        files = modules.way(self._site.config, self._site.shared)
         for id, one in list(self._kept.items()):
-            if wanted.get(id) != one.machine:
+            if wanted.get(id) != one.machine or one.files != files:
                 del self._kept[id]
                 one.end()
         for id, machine in wanted.items():
             if id not in self._kept:
-                self._kept[id] = _Kept(self._site, machine)
+                self._kept[id] = _Kept(self._site, machine, files)
         if self._stop.wait(LOOK_SECONDS):
             self.end()
 
@@ -60,8 +62,8 @@ def _way(machine: Machine) -> Machine:
 
 
 class _Kept:
-    def __init__(self, site: Site, machine: Machine):
-        self.machine, self.over = machine, threading.Event()
+    def __init__(self, site: Site, machine: Machine, files: str):
+        self.machine, self.files, self.over = machine, files, threading.Event()
         self._site = site
         self._ssh: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name=f"tunnel {machine.id}", daemon=True)
@@ -97,7 +99,7 @@ class _Kept:
         made = tunnel.plan(
             self.machine.target,
             broker_url=config.worker_broker_url or config.broker_url,
-            transfer_url=config.transfer_url,
+            transfer_url=self.files,
             controller=(self.machine.tunnel_port, config.port),
             ssh_port=self.machine.ssh_port,
         )

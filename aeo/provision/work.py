@@ -17,8 +17,9 @@ from aeo.provision.host import check_target, connect, quoted
 from aeo.provision.record import Machine
 from aeo.provision.steps import Done, Event, Step, StepFailed
 from aeo.provision.visit import Visit, settings_text
+from aeo.rsyncd import modules
 from aeo.site import Site
-from aeo.transfer import remote
+from aeo.transfer import remote, rsync
 
 #: Who is told of each event.
 Say = Callable[[Event], None]
@@ -95,13 +96,16 @@ def wish_of(machine: Machine) -> Wish:
 
 
 def _check_transfer(site: Site) -> None:
-    url = site.config.transfer_url
-    if not url or remote.parse(url).kind == "local":
-        raise InputError(
-            "results go to a folder of this machine, which no tunnel carries.",
-            field="--transfer-url",
-            fix="Give the controller, and this command, AEO_TRANSFER_URL=rsync://USER@127.0.0.1:PORT/MODULE.",
-        )
+    url = modules.way(site.config, site.shared)
+    if url and remote.parse(url).kind != "local":
+        return
+    if url or rsync.installed():
+        fix = "Leave it out, on the controller too: it serves files itself."
+    else:
+        fix = "Install the package rsync here, and start the controller anew: it serves files itself then."
+    raise InputError(
+        "results go to a folder of this machine, which no tunnel carries.", field="--transfer-url", fix=fix
+    )
 
 
 def provision(site: Site, wish: Wish, say: Say, *, by: str = "", dry_run: bool = False, first: str = "") -> Machine:

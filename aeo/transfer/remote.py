@@ -4,6 +4,8 @@
 ``/abs/path`` or ``file:///abs/path``     on this machine
 ``ssh://[user@]host[:port]/abs/path``     over ssh; keys and the like come from ``~/.ssh/config``
 ``rsync://[user@]host[:port]/module[/sub]``  an rsync daemon; its password is given apart
+``rsync://…/aeo.out.NAME``                the controller's own daemon: what is written goes to the
+                                          module ``aeo.in.NAME`` beside it
 ========================================  =====================================================
 """
 
@@ -12,13 +14,15 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn, cast
 from urllib.parse import quote, unquote
 
 from aeo.core.errors import InputError
 
 FLAG = "--transfer-url"
+#: What modules of the controller's own daemon begin with: one to read, one to write.
+READING, WRITING = "aeo.out.", "aeo.in."
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -49,6 +53,13 @@ class Remote:
         port = f":{self.port}" if self.port else ""
         module = f"/{self.module}" if self.module else ""
         return f"{self.kind}://{self._account}{port}{module}{quote(self.path)}"
+
+    @property
+    def inward(self) -> Remote:
+        """Where what goes to this address is written."""
+        if not self.module.startswith(READING):
+            return self
+        return replace(self, module=WRITING + self.module[len(READING) :])
 
     @property
     def _account(self) -> str:

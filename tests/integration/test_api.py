@@ -19,6 +19,7 @@ from aeo.site import Site
 from aeo.store import evaluations as store
 from aeo.store import trials
 from aeo.store.evaluations import EvaluationStatus
+from aeo.transfer import remote
 from aeo.workers import WorkerView
 from webapp import create_app
 from webapp.api import schemas
@@ -127,7 +128,20 @@ def test_without_own_addresses_workers_get_the_controllers(site: Site) -> None:
     client = create_app(replace(site, config=config)).test_client()
     answer = client.post("/api/workers", json=worker(), headers={"Authorization": f"Bearer {TOKEN}"}).json
     assert answer["broker_url"] == site.config.broker_url
-    assert answer["transfer_url"] == str(site.shared.root)
+    place = remote.parse(answer["transfer_url"])
+    assert (place.user, place.host, place.module) == ("worker-w1", "127.0.0.1", "aeo.out.w1")
+    assert answer["transfer_password"]
+    # A worker that finds the mark in that folder sees the shared root itself.
+    assert answer["shared_root"] == str(site.shared.root)
+    assert (site.shared.root / "rsync" / "mark").read_text() == answer["shared_mark"]
+
+
+def test_without_rsync_workers_get_the_controllers_folder(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aeo.transfer.rsync.installed", lambda: False)
+    client = create_app(replace(site, config=replace(site.config, auth_token=TOKEN))).test_client()
+    answer = client.post("/api/workers", json=worker(), headers={"Authorization": f"Bearer {TOKEN}"}).json
+    assert (answer["transfer_url"], answer["transfer_password"]) == (str(site.shared.root), "")
+    assert (answer["shared_root"], answer["shared_mark"]) == ("", "")
 
 
 def test_an_id_in_use_is_a_conflict_and_a_restart_is_none(client: FlaskClient) -> None:

@@ -168,6 +168,8 @@ class AddressesOut(BaseModel):
     broker_url: str
     transfer_url: str
     transfer_password: str
+    shared_root: str = Field(description="The same as a path, for who finds `shared_mark` in it.")
+    shared_mark: str
     lease_seconds: float
     grace_seconds: float
     kept: bool = Field(description="It keeps the credentials it has; they are not told again.")

@@ -8,6 +8,7 @@ from flask import Response
 from aeo import codec, credentials, workers
 from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
+from aeo.rsyncd import modules
 from aeo.store import workers as store
 from aeo.workers import WorkerView
 from webapp.api.replies import reply
@@ -45,7 +46,8 @@ def index() -> Response:
     summary="Register a worker, at each of its starts",
     description=(
         "The answer has the broker's address with credentials of this worker's own, new ones each time: those of its "
-        "earlier process end. Where the broker has no such users it has the broker's own password."
+        "earlier process end. Where the broker has no such users it has the broker's own password. The transfer "
+        "address likewise, where the controller serves files itself."
     ),
     responses={409: "A live worker has this id, or a person removed or revoked this one"},
 )
@@ -57,11 +59,16 @@ def register(body: WorkerIn, query: RegisterQuery) -> Response:
     workers.admit(site, info)
     given = credentials.issue(site, info, again=query.again)
     config = site.config
+    own = modules.offered(config, site.shared)
     return reply(
         {
             "broker_url": given.broker_url,
-            "transfer_url": config.transfer_url or str(site.shared.root),
-            "transfer_password": config.transfer_password,
+            "transfer_url": modules.address(site.shared, info.id)
+            if own
+            else config.transfer_url or str(site.shared.root),
+            "transfer_password": given.files if own else config.transfer_password,
+            "shared_root": str(site.shared.root) if own else "",
+            "shared_mark": modules.mark(site.shared) if own else "",
             "lease_seconds": config.lease_seconds,
             "grace_seconds": config.grace_seconds,
             "kept": given.kept,
