@@ -205,7 +205,7 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
             raise
         undo.callback(shutil.rmtree, job_dir, ignore_errors=True)
         executor.start_job(evaluation, job_dir)
-        assets.publish(site.shared, evaluation.plan)
+        assets.publish(site, evaluation.plan)
         for content in evaluation.plan.contents:
             contents.publish(site.shared, content)
         rows = legacy.hand_over(evaluation, job_dir)

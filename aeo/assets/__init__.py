@@ -12,17 +12,21 @@ folder and goes with it; its values are taken out of results.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from aeo.assets import reading
+from aeo.assets import moving, reading
 from aeo.assets.hidden import hidden, redactors
-from aeo.assets.moving import FOLDER, placed, publish, published
+from aeo.assets.moving import FOLDER, placed, published
+from aeo.config import PREFIX
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Plan, Spec
 from aeo.executors import Executor, SubmittedFile, source
 from aeo.executors.assets import Reference, finder_of
+from aeo.secrets import keyring
 from aeo.site import Site
 
 __all__ = ["FOLDER", "changed", "hidden", "joined", "placed", "publish", "published", "redactors"]
@@ -69,6 +73,20 @@ def joined(site: Site, executor: Executor, spec: Spec, file: SubmittedFile, plan
     )
 
 
+def publish(site: Site, plan: Plan) -> None:
+    """Copy the plan's assets to where workers fetch them; what is there already is kept.
+
+    Raises:
+        InputError: one is not any more what it was when the plan was made, or cannot be copied.
+    """
+
+    def check(path: Path) -> None:
+        if problems := tuple(_refused(site, Reference(path=str(path), place=(), private=True))):
+            raise InputError(problems=problems)
+
+    moving.publish(site.shared, plan, check)
+
+
 def _refused(site: Site, reference: Reference) -> Iterator[Problem]:
     """Why a path is not looked at."""
     path = Path(reference.path)
@@ -89,6 +107,27 @@ def _refused(site: Site, reference: Reference) -> Iterator[Problem]:
         yield Problem(
             message=f"{path} is, holds or lies in the controller's own folder.", fix="Name a folder of yours."
         )
+    elif any(real.is_relative_to(place) or place.is_relative_to(real) for place in _secrets_of(site)):
+        yield Problem(
+            message=f"{path} is, holds or lies beside what the controller keeps secret.", fix="Name a folder of yours."
+        )
+
+
+def _secrets_of(site: Site) -> Iterator[Path]:
+    """Where the controller has secrets of its own outside of its folder: its keys, and files that settings name."""
+    for config in (site.config, replace(site.config, secrets_key_file=None)):
+        with suppress(InputError):  # there is none, or it lies within the folder
+            key = Path(os.path.realpath(keyring.path(config, site.shared)))
+            # The usual folder is this program's own; one that was chosen may be anybody's.
+            yield from [key.parent] if config.secrets_key_file is None else [key, *key.parent.glob(f"*{key.name}*")]
+    # The container's, whatever names them there.
+    yield Path("/run/aeo")
+    given = [value for name, value in os.environ.items() if name.startswith(PREFIX)]
+    # Flags of this process as it was started, which may have no more of them now.
+    given += [argument.rpartition("=")[2] for argument in (*sys.argv, *sys.orig_argv)]
+    for value in given:
+        if value.startswith("@") and len(value) > 1:
+            yield Path(os.path.realpath(os.path.expanduser(value[1:])))  # noqa: PTH111 - it may name no user
 
 
 def changed(before: Plan, now: Plan) -> tuple[str, ...]:

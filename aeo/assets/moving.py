@@ -13,6 +13,7 @@ from aeo import contents
 from aeo.assets import reading
 from aeo.core.errors import InputError
 from aeo.core.model import Asset, Plan
+from aeo.executors.variables import LARGEST
 from aeo.layout import Shared
 from aeo.site import WorkerSite
 from aeo.transfer import copy, tree
@@ -21,8 +22,11 @@ from aeo.transfer import copy, tree
 FOLDER = "asset"
 
 
-def publish(shared: Shared, plan: Plan) -> None:
+def publish(shared: Shared, plan: Plan, check: Callable[[Path], None]) -> None:
     """Copy the plan's assets to where workers fetch them; what is there already is kept.
+
+    ``check`` raises InputError for a path that may not be sent: the key of a private one does not name its content, so
+    that something else may have taken its place.
 
     Raises:
         InputError: one is not any more what it was when the plan was made, or cannot be copied.
@@ -34,17 +38,40 @@ def publish(shared: Shared, plan: Plan) -> None:
         staging = Path(tempfile.mkdtemp(prefix="new.", dir=shared.tasks))
         try:
             place = staging / FOLDER / asset.name
-            _copy(reading.look_at(Path(asset.path).resolve(strict=True), reading.Room()), place)
+            real = Path(asset.path).resolve(strict=True)
             if asset.private:
-                place.chmod(0o600)
-            elif reading.digest_of(asset.name, reading.look_at(place, reading.Room())) != digest:
-                raise InputError(f"{asset.path} was changed just now.", fix="Submit it again.")
+                _copy_private(asset, real, place, check)
+            else:
+                _copy(reading.look_at(real, reading.Room()), place)
+                if reading.digest_of(asset.name, reading.look_at(place, reading.Room())) != digest:
+                    raise _changed(asset)
             target.parent.mkdir(parents=True, exist_ok=True)
             _take_place(staging / FOLDER, target)
         except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
             raise InputError(f"{asset.path} cannot be read whole: {error}") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _copy_private(asset: Asset, real: Path, place: Path, check: Callable[[Path], None]) -> None:
+    """Copy a file of variables.
+
+    Raises:
+        InputError: another thing has taken its place, or its folder's.
+        OSError: it cannot be copied.
+    """
+    check(real)
+    if not real.is_file() or real.stat().st_size > LARGEST:
+        raise _changed(asset)
+    place.parent.mkdir(parents=True, mode=0o700)
+    copy.file(real, place)
+    place.chmod(0o600)
+    if Path(asset.path).resolve(strict=True) != real or place.stat().st_size > LARGEST:
+        raise _changed(asset)
+
+
+def _changed(asset: Asset) -> InputError:
+    return InputError(f"{asset.path} was changed just now.", fix="Submit it again.")
 
 
 def _copy(look: reading.Look, target: Path) -> None:

@@ -63,7 +63,7 @@ def plan(shared: Shared, tmp_path: Path) -> Plan:
         made.append(Asset(path=str(path), digest=digest, name=name, writable=name == "notes", private=name == ".env"))
     folders = tuple(ContentFolder(digest=one.digest, source=one.path, name="asset") for one in made)
     found = Plan(trials=(), contents=folders, assets=tuple(made))
-    assets.publish(shared, found)
+    assets.moving.publish(shared, found, lambda _: None)
     return found
 
 

@@ -75,14 +75,14 @@ def test_an_asset_travels_as_a_content_folder(site: Site, data: Path) -> None:
     (asset,), (content,) = plan.assets, plan.contents
     assert (asset.path, asset.name, asset.writable, asset.private) == (str(data), "data", False, False)
     assert (content.digest, content.name) == (asset.digest, "asset")
-    assets.publish(site.shared, plan)
+    assets.publish(site, plan)
     here = site.shared.tasks / asset.digest / "asset" / "data"
     assert assets.published(site.shared, asset) == here
     assert (here / "word").read_text() == "right"
     assert os.access(here / "deep" / "run.sh", os.X_OK)
     assert (here / "deep" / "empty").is_dir()
     before = here.stat().st_ino
-    assets.publish(site.shared, plan)
+    assets.publish(site, plan)
     assert here.stat().st_ino == before
     assert [path.name for path in site.shared.tasks.iterdir()] == [asset.digest]
 
@@ -120,7 +120,7 @@ def test_one_content_has_one_digest_and_any_change_another(site: Site, data: Pat
 def test_a_single_file_and_one_behind_a_link(site: Site, data: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data / "word")
     plan = joined(site, mounting(data / "word", tmp_path / "link"))
-    assets.publish(site.shared, plan)
+    assets.publish(site, plan)
     assert [assets.published(site.shared, one).read_text() for one in plan.assets] == ["right", "right"]
     assert [one.name for one in plan.assets] == ["word", "link"]
 
@@ -129,7 +129,7 @@ def test_links_inside_travel_as_what_they_mean(site: Site, data: Path) -> None:
     (data / "same").symlink_to("word")
     (data / "folder").symlink_to("deep")
     plan = joined(site, mounting(data))
-    assets.publish(site.shared, plan)
+    assets.publish(site, plan)
     here = assets.published(site.shared, plan.assets[0])
     assert not [path for path in here.rglob("*") if path.is_symlink()]
     assert (here / "folder" / "run.sh").read_text() == "#!/bin/sh\n"
@@ -204,6 +204,49 @@ def test_the_controllers_own_folder_is_refused(site: Site, tmp_path: Path, where
     assert "the controller's own folder" in problem.message
 
 
+@pytest.mark.parametrize("where", ["etc/aeo", "etc/aeo/secrets.key", "etc/aeo/worker.env", "etc", "keys/url", "keys"])
+def test_the_controllers_secrets_are_refused(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    for name in ("etc/aeo/secrets.key", "etc/aeo/worker.env", "keys/url", "etc/mine/data"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("secret")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "etc"))
+    monkeypatch.setenv("AEO_BROKER_URL", f"@{tmp_path / 'keys' / 'url'}")
+    (problem,) = refused(site, mounting(tmp_path / where))
+    assert "keeps secret" in problem.message
+    (tmp_path / "link").symlink_to(tmp_path / where)
+    assert "keeps secret" in refused(site, mounting(tmp_path / "link"))[0].message
+    assert joined(site, mounting(tmp_path / "etc" / "mine")).assets
+
+
+def test_a_key_file_that_was_named_is_refused_wherever_it_is(site: Site, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    for name in ("secrets.key", "secrets.key.bak", "mine"):
+        (keys / name).write_text("secret")
+    named = replace(site, config=replace(site.config, secrets_key_file=keys / "secrets.key"))
+    for path in (keys, keys / "secrets.key", keys / "secrets.key.bak"):
+        assert "keeps secret" in refused(named, mounting(path))[0].message
+    assert joined(named, mounting(keys / "mine")).assets
+
+
+def test_what_takes_an_env_files_place_is_not_published(site: Site, tmp_path: Path) -> None:
+    file = tmp_path / "my.env"
+    file.write_text(f"KEY={SECRET}\n")
+    plan = joined(site, {"env_file": str(file)})
+    (site.shared.root / "token").write_text("secret")
+    file.unlink()
+    file.symlink_to(site.shared.root / "token")
+    with pytest.raises(InputError, match="the controller's own folder"):
+        assets.publish(site, plan)
+    file.unlink()
+    file.write_bytes(b"x" * (LARGEST + 1))
+    with pytest.raises(InputError, match="was changed just now"):
+        assets.publish(site, plan)
+    assert list(site.shared.tasks.iterdir()) == []
+
+
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc", "/sys/kernel", "/dev/null", "/dev"])
 def test_the_system_itself_is_no_file(site: Site, path: str) -> None:
     (problem,) = refused(site, {"env_file": path} if path == "/dev/null" else mounting(path))
@@ -258,7 +301,7 @@ def test_what_changed_since_it_was_looked_at_is_not_published(site: Site, data: 
     plan = joined(site, mounting(data))
     (data / "word").write_text("wrong")
     with pytest.raises(InputError, match="changed just now"):
-        assets.publish(site.shared, plan)
+        assets.publish(site, plan)
     assert list(site.shared.tasks.iterdir()) == []
 
 
@@ -270,7 +313,7 @@ def test_a_file_of_variables_is_private(site: Site, tmp_path: Path) -> None:
     assert asset.private
     # Its key tells nothing of it, and it is another one each time.
     assert joined(site, config, folder=str(tmp_path)).assets[0].digest != asset.digest
-    assets.publish(site.shared, plan)
+    assets.publish(site, plan)
     here = assets.published(site.shared, asset)
     assert stat.S_IMODE(here.stat().st_mode) == 0o600
     found = assets.hidden(plan, {asset.path: here})
@@ -333,14 +376,14 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(site: Site, data: Path) -> No
     (data / "word").unlink()
     os.mkfifo(data / "word")
     with pytest.raises(InputError, match="changed just now"):
-        assets.publish(site.shared, plan)
+        assets.publish(site, plan)
     assert list(site.shared.tasks.iterdir()) == []
 
 
 def test_what_arrives_loses_an_evaluations_own_secrets(site: Site, tmp_path: Path) -> None:
     (tmp_path / "my.env").write_text(f"OPENAI_API_KEY={SECRET}\n")
     plan = joined(site, {"env_file": str(tmp_path / "my.env")})
-    assets.publish(site.shared, plan)
+    assets.publish(site, plan)
     (tmp_path / "my.env").unlink()
     spec, now = Spec(executor="harbor", name="x"), datetime.now(timezone.utc)
     for id, one in (("with", plan), ("without", PLAN)):
