@@ -48,6 +48,42 @@ async def main():
 asyncio.run(main())
 """
 
+UPLOADS = """
+import asyncio, json, sys
+from pathlib import Path
+from aeo_harbor.host_environment import HostEnvironment
+from harbor.models.task.config import EnvironmentConfig
+from harbor.models.trial.paths import TrialPaths
+
+folder = Path(sys.argv[1])
+
+async def main():
+    mounts = [{"type": "bind", "source": str(folder / "shared"), "target": "/app", "read_only": True},
+              {"type": "bind", "source": str(folder / "own"), "target": "/app/own"}]
+    made = HostEnvironment(environment_dir=folder / "environment", environment_name="t", session_id="a__env",
+                           trial_paths=TrialPaths(folder / "a"), task_env_config=EnvironmentConfig(), mounts=mounts)
+    said = []
+    try:
+        await made.start(False)
+        for target in ("/app/file", "//app/deep/file", "/app/../app/file"):
+            try:
+                await made.upload_file(folder / "file", target)
+            except OSError as error:
+                said.append(error.strerror)
+        try:
+            await made.upload_dir(folder / "up", "/app/up")
+        except OSError as error:
+            said.append(error.strerror)
+        await made.upload_file(folder / "file", "/app/own/file")
+        await made.upload_file(folder / "file", "/tests/file")
+        said.append((await made.exec("cat /app/given /app/own/file /tests/file")).stdout)
+    finally:
+        await made.stop(True)
+    print(json.dumps(said))
+
+asyncio.run(main())
+"""
+
 COUNT_SLEEPERS = "cat /proc/[0-9]*/comm | grep -c '^sleep$'"
 
 
@@ -64,12 +100,18 @@ def run(folder: Path, *commands: tuple[str, str], wrap: str = "") -> dict[str, A
     (folder / "environment" / "Dockerfile").write_text(
         "FROM a\nWORKDIR /nope\nFROM b\nWORKDIR /place\nWORKDIR of/work\n"
     )
-    command = [str(harbor_python(create=False).path), "-c", PROGRAM, str(folder)]
+    said: dict[str, Any] = in_harbor(folder, PROGRAM, json.dumps(commands), wrap=wrap)
+    return said
+
+
+def in_harbor(folder: Path, program: str, given: str = "", *, wrap: str = "") -> Any:
+    """What a program in Harbor's Python says."""
+    command = [str(harbor_python(create=False).path), "-c", program, str(folder)]
     if wrap:
         command = ["unshare", "-rm", "sh", "-c", wrap + '; exec "$@"', "sh", *command]
     answer = subprocess.run(
         command,
-        input=json.dumps(commands),
+        input=given,
         env={
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "PYTHONPATH": str(plugin_path()),
@@ -83,8 +125,21 @@ def run(folder: Path, *commands: tuple[str, str], wrap: str = "") -> dict[str, A
         timeout=60,
     )
     assert answer.returncode == 0, answer.stderr
-    said: dict[str, Any] = json.loads(answer.stdout)
-    return said
+    return json.loads(answer.stdout)
+
+
+def test_uploads_do_not_write_through_a_mount_that_may_only_be_read(tmp_path: Path) -> None:
+    for name in ("environment", "shared", "own", "up"):
+        (tmp_path / name).mkdir()
+    for name in ("shared/given", "file", "up/file", "environment/of-the-task"):
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "shared" / "own").mkdir()
+    (tmp_path / "shared").chmod(0o755)
+    said = in_harbor(tmp_path, UPLOADS)
+    assert said == [*["Read-only file system"] * 4, "shared/given\nfile\nfile\n"]
+    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == ["given", "own"]
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "own" / "file").read_text() == "file\n"
 
 
 def test_what_commands_see(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aeo.core.errors import ExecutorFailed
 from aeo.core.model import Plan, Spec
 from aeo.executors import load, variables, wanted
 from aeo.executors.assets import finder_of
@@ -118,6 +119,15 @@ def test_the_env_file_holds_secrets_and_is_not_recorded() -> None:
     assert assets.env_file(config, "/here") == "/here/.env"
     assert assets.env_file(config, "") == ".env"
     assert assets.env_file({}, "/here") == ""
+
+
+def test_the_env_file_is_found_however_it_is_written() -> None:
+    config = {"env_file": "//here//x/../.env"}
+    (one,) = HarborAssets().find(config, "")
+    assert assets.env_file_place(assets.env_file(config, ""), {one.path: "/there"}) == "/there"
+    assert assets.env_file_place("", {}) is None
+    with pytest.raises(ExecutorFailed, match="did not come along"):
+        assets.env_file_place("/here/.env", {})
 
 
 def test_what_the_plan_carries_is_named_as_such() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from aeo.core.errors import ExecutorFailed
 from aeo.executors.assets import Reference
 
 #: Harbor's flag ``--env-file`` as a key of a configuration. It is none of Harbor's, and not recorded with the job.
@@ -96,6 +97,20 @@ def env_file(config: Mapping[str, Any], folder: str) -> str:
     """Absolute path of the env file; "" if there is none."""
     name = config.get(ENV_FILE)
     return _joined(name, folder) if isinstance(name, str) and name else ""
+
+
+def env_file_place(name: str, places: Mapping[str, str]) -> str | None:
+    """Where the env file of a configuration lies; None if it names none.
+
+    Raises:
+        ExecutorFailed: it names one that was not brought.
+    """
+    if not name:
+        return None
+    try:
+        return places[_normal(name)]
+    except KeyError:
+        raise ExecutorFailed(f"the env file {name} did not come along.") from None
 
 
 def notes(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from aeo.core.errors import AeoError, ExecutorFailed
 from aeo.core.model import Evaluation, PlannedTrial
 from aeo.executors import TrialContext
 from aeo.executors.harbor import leftovers, program, trial_files
-from aeo.executors.harbor.assets import HarborAssets
+from aeo.executors.harbor.assets import HarborAssets, env_file_place
 from aeo.executors.harbor.python import harbor_python
 
 #: Seconds the driver gets to end once it has nothing to do.
@@ -92,7 +92,7 @@ class HarborSession:
             "verb": "run",
             "config": config,
             "local": HarborAssets().placed(config, places),
-            "env_file": places.get(os.path.normpath(self._header.get("env_file", ""))),
+            "env_file": env_file_place(self._header.get("env_file", ""), places),
             "lock": trial_files.lock(self._header, trial),
             "info": trial_files.agent_info(self._header, trial),
             "task": trial.task,

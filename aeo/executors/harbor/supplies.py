@@ -54,10 +54,10 @@ class HarborSupplies:
 
     def is_here(self, image: Image) -> bool:
         """Ask the engine; a tag of the same name again makes the image count as got now."""
-        if engine.ask("image", "inspect", "--format", "{{.Id}}", image.name).code != 0:
+        if engine.ask("image", "inspect", "--format", "{{.Id}}", "--", image.name).code != 0:
             return False
         if image.built:
-            engine.ask("tag", image.name, image.name)
+            engine.ask("tag", "--", image.name, image.name)
         return True
 
     def bring(self, image: Image, stop: threading.Event) -> None:
@@ -68,7 +68,7 @@ class HarborSupplies:
                 [*_compose(call), "build", "--quiet", str(call["service"])], stop, f"could not build {image.name}", call
             )
         else:
-            _run(["docker", "pull", "--quiet", image.name], stop, f"could not pull {image.name}")
+            _run(["docker", "pull", "--quiet", "--", image.name], stop, f"could not pull {image.name}")
 
 
 def _images(call: Mapping[str, Any]) -> Iterator[Image]:

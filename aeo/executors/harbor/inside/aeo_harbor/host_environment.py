@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -102,6 +103,8 @@ class HostEnvironment(BaseEnvironment):
             folder.mkdir(parents=True)
         self._folders["/tmp"].chmod(0o1777)  # noqa: S108
         for path in ("/logs/agent", "/logs/verifier", "/logs/artifacts", "/logs/user-agent", self._workdir):
+            if self._is_read_only(path):
+                continue
             place = self._on_disk(path)
             place.mkdir(parents=True, exist_ok=True)
             place.chmod(0o777)
@@ -125,9 +128,11 @@ class HostEnvironment(BaseEnvironment):
 
     def _place_files(self) -> None:
         # A verifier's own environment brings its tests along instead.
-        target = self._on_disk(self._workdir if self._enable_environment_dir_upload else "/tests")
-        if not self.environment_dir.is_dir():
+        folder = self._workdir if self._enable_environment_dir_upload else "/tests"
+        # Such a mount would hide them in a container, too.
+        if not self.environment_dir.is_dir() or self._is_read_only(folder):
             return
+        target = self._on_disk(folder)
         for entry in self.environment_dir.iterdir():
             if entry.name in _DEFINITIONS:
                 continue
@@ -177,25 +182,42 @@ class HostEnvironment(BaseEnvironment):
 
     def _on_disk(self, path: str | Path) -> Path:
         """Where a path inside lies on this machine."""
-        inside = PurePosixPath("/", os.path.normpath(str(path)))
-        around = [mount for mount in self._bound if inside.is_relative_to(mount["target"])]
-        if around:
-            mount = max(around, key=lambda one: len(one["target"]))
+        inside, mount = _inside(path), self._mounted(path)
+        if mount is not None:
             return Path(mount["source"], inside.relative_to(mount["target"]))
         folder = self._folders.get("/" + inside.parts[1]) if len(inside.parts) > 1 else None
         if folder is None:
             return Path(inside)
         return folder.joinpath(*inside.parts[2:])
 
+    def _mounted(self, path: str | Path) -> dict[str, Any] | None:
+        """The mount that a path inside lies in."""
+        around = [mount for mount in self._bound if _inside(path).is_relative_to(mount["target"])]
+        return max(around, key=lambda one: len(one["target"]), default=None)
+
+    def _is_read_only(self, path: str | Path) -> bool:
+        mount = self._mounted(path)
+        return mount is not None and mount["read_only"]
+
+    def _to_write(self, path: str) -> Path:
+        """Where a path inside lies on this machine, to be written to.
+
+        Raises:
+            OSError: it is in a mount that may only be read, and perhaps shared by many trials.
+        """
+        if self._is_read_only(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return self._on_disk(path)
+
     @override
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        target = self._on_disk(target_path)
+        target = self._to_write(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(shutil.copy2, source_path, target)
 
     @override
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await asyncio.to_thread(_copy_tree, Path(source_dir), self._on_disk(target_dir))
+        await asyncio.to_thread(_copy_tree, Path(source_dir), self._to_write(target_dir))
 
     @override
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
@@ -255,6 +277,11 @@ class HostEnvironment(BaseEnvironment):
         result = ExecResult(stdout=_read(output / "out"), stderr=_read(output / "err") + note, return_code=code)
         shutil.rmtree(output, ignore_errors=True)
         return result
+
+
+def _inside(path: str | Path) -> PurePosixPath:
+    # Two slashes at the start are another root to this class.
+    return PurePosixPath("/" + os.path.normpath(str(path)).lstrip("/"))
 
 
 def _dockerfile_workdir(dockerfile: Path) -> str:
