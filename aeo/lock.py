@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from aeo.core.errors import Conflict
+
+#: Seconds until a lock that is held is tried once more.
+_AGAIN_SECONDS = 0.1
 
 
 @contextmanager
@@ -20,10 +24,21 @@ def hold(path: Path, what: str, *, field: str) -> Iterator[IO[str]]:
         Conflict: another process holds it. The message calls that process ``what``.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        taken = _locked(file)
+        if not taken:
+            # Who only looks whether it is held has it for a moment.
+            time.sleep(_AGAIN_SECONDS)
+            taken = _locked(file)
+        if not taken:
             raise Conflict(
                 f"another {what} runs on {path.parent}.", field=field, fix="Stop it, or give another folder."
-            ) from None
+            )
         yield file
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -45,7 +45,8 @@ _OPTIONS = (
     # A shared connection would outlive us, and keep its ports.
     *("ConnectTimeout=10", "StrictHostKeyChecking=accept-new", "ControlMaster=no", "ControlPath=none"),
 )
-_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)")
+#: ``[USER@]HOST``; what begins with a dash would be an option of ssh.
+TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)")
 #: What ``ssh -v`` says once for each port.
 _FORWARDED = "remote forward success for"
 _TAKEN = re.compile(r"remote port forwarding failed for listen port (\d+)")
@@ -119,7 +120,7 @@ def plan(
     Raises:
         InputError: the target or an address is none, or two things want one port.
     """
-    if not _TARGET.fullmatch(target):
+    if not TARGET.fullmatch(target):
         raise InputError(f"{target!r} is not [USER@]HOST.")
     forwards, notes = [Forward(there=controller[0], here=controller[1], what="the controller")], []
     broker = urlsplit(broker_url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from aeo.cli import place, show
 from aeo.cli.client import clean
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
+from aeo.config import PREFIX
 from aeo.core.errors import AeoError, InputError
 from aeo.provision import record, work
 from aeo.provision.steps import Event, StepFailed, StepState
@@ -28,6 +30,8 @@ _TEXTS = {
     "broker_url": "The broker, if the controller was given one.",
     "transfer_url": "Where the controller lets workers push results to.",
 }
+#: Before the name of a setting in this program's own environment, which it is not meant for.
+_GIVEN = f"{PREFIX}SET_"
 _MARKS = {
     StepState.DONE: ("done", "green"),
     StepState.KEPT: ("is so", "green"),
@@ -92,6 +96,7 @@ def provision(
     **flags: str | None,
 ) -> None:
     """Make a machine a worker, over ssh: from a bare one to one that takes trials."""
+    _hide_settings(given)
     config = read(flags)
     wish = Wish(
         target=target,
@@ -221,6 +226,8 @@ def _setting(text: str) -> tuple[str, str]:
     """Read NAME, NAME=VALUE or NAME=@FILE."""
     name, is_one, value = text.partition("=")
     if not is_one:
+        if _GIVEN + name in os.environ:
+            return name, os.environ[_GIVEN + name]
         if name not in os.environ:
             raise InputError(f"{name} is not in your environment.", field="--set", fix=f"Set it, or give {name}=VALUE.")
         return name, os.environ[name]
@@ -230,6 +237,21 @@ def _setting(text: str) -> tuple[str, str]:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{value[1:]} cannot be read: {error}.", field="--set") from None
     return name, value
+
+
+def _hide_settings(given: Sequence[str]) -> None:
+    """Run this program anew with values of settings in its environment, if it was given any: `ps` shows arguments."""
+    texts = {text for text in given if text.partition("=")[2] and not text.partition("=")[2].startswith("@")}
+    kept, found = [], {}
+    for number, argument in enumerate(sys.orig_argv):
+        text = argument.removeprefix("--set=")
+        if text in texts and (text != argument or sys.orig_argv[number - 1] == "--set"):
+            name, _, value = text.partition("=")
+            found[_GIVEN + name] = value
+            argument = argument[: len(argument) - len(value) - 1]
+        kept.append(argument)
+    if found:
+        os.execve(sys.executable, kept, {**os.environ, **found})  # noqa: S606
 
 
 def _check_owner(site: Site) -> None:

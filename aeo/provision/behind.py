@@ -66,6 +66,7 @@ def _begin(site: Site, id: str, do: Callable[[Say], object]) -> None:
     if not work.is_idle(site.shared, id):
         raise Conflict(f"somebody is at {id} already.", field="id", fix="Wait for its end.")
     begun = threading.Event()
+    refused: list[AeoError] = []
 
     def run() -> None:
         try:
@@ -73,6 +74,9 @@ def _begin(site: Site, id: str, do: Callable[[Say], object]) -> None:
             do(lambda _: begun.set())
         except AeoError as error:
             log.error("%s: %s", id, error)
+            if not begun.is_set():
+                # Nothing is written down of it: another one came first, or what it starts from is gone.
+                refused.append(error)
         except Exception:
             log.exception("unexpected failure while working on %s", id)
         finally:
@@ -80,3 +84,5 @@ def _begin(site: Site, id: str, do: Callable[[Say], object]) -> None:
 
     threading.Thread(target=run, name=f"provision {id}", daemon=True).start()
     begun.wait(_BEGIN_SECONDS)
+    if refused:
+        raise refused[0]

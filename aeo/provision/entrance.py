@@ -28,6 +28,15 @@ def make(shared: Shared, id: str) -> str:
     return token
 
 
+def end(shared: Shared, id: str) -> None:
+    """Let the worker in no more.
+
+    Raises:
+        OSError: its digest cannot be removed.
+    """
+    (shared.machine(id) / "entrance").unlink(missing_ok=True)
+
+
 def fits(shared: Shared, id: str, token: str) -> bool:
     """Whether this is the worker's token."""
     if not token.startswith(_PREFIX):

@@ -7,26 +7,31 @@ go by standard input, since arguments can be read by everyone on either machine.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from aeo.core.errors import InputError, Unavailable
 from aeo.executors.process import die_with_parent
+from aeo.tunnel import TARGET
 
 #: Seconds to reach a machine, and for a command if nothing else is said.
 REACH_SECONDS, COMMAND_SECONDS = 15.0, 60.0
 #: Lines shown of a command that failed.
 LAST_LINES = 6
-_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)")
+#: Bytes kept of what a command says.
+MOST_SAID = 4 * 1024 * 1024
+#: Seconds for its last words once it has ended.
+_PIPE_SECONDS = 10.0
 
 
 class Unreached(Unavailable):
@@ -75,25 +80,48 @@ class Host:
         return self._ssh(_receive(target, "077"), text.encode(), COMMAND_SECONDS)
 
     def _ssh(self, command: str, given: bytes, seconds: float) -> Answer:
+        words = ["ssh", "-S", str(self.control), "-T", *_OPTIONS, *_port(self.port), self.target, command]
+        code, out, err = _run(words, given, seconds)
+        if code == 255:
+            lines = err.strip().splitlines()
+            raise Unreached(_plain(lines[-1]) if lines else "the connection ended")
+        return Answer(code=code, out=out, err=err)
+
+
+def _run(command: Sequence[str], given: bytes, seconds: float) -> tuple[int, str, str]:
+    """Run a command; its exit code and the end of what it said, as another machine may say any amount.
+
+    Raises:
+        Unavailable: it took longer.
+    """
+    out, err = bytearray(), bytearray()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment()) as process:
+        pipes = ((_give, process.stdin, given), (_take, process.stdout, out), (_take, process.stderr, err))
+        threads = [threading.Thread(target=do, args=rest, daemon=True) for do, *rest in pipes]
+        for thread in threads:
+            thread.start()
         try:
-            done = subprocess.run(
-                ["ssh", "-S", str(self.control), "-T", *_OPTIONS, *_port(self.port), self.target, command],
-                input=given,
-                capture_output=True,
-                timeout=seconds,
-                env=_environment(),
-                check=False,
-            )
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Unavailable(f"no end within {seconds:.0f} s") from None
-        if done.returncode == 255:
-            text = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise Unreached(_plain(text[-1]) if text else "the connection ended")
-        return Answer(
-            code=done.returncode,
-            out=done.stdout.decode("utf-8", "replace"),
-            err=done.stderr.decode("utf-8", "replace"),
-        )
+        finally:
+            process.kill()
+            for thread in threads:
+                thread.join(_PIPE_SECONDS)
+    return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+
+def _give(pipe: IO[bytes], given: bytes) -> None:
+    with suppress(OSError), pipe:
+        pipe.write(given)
+
+
+def _take(pipe: IO[bytes], found: bytearray) -> None:
+    with suppress(OSError, ValueError):
+        while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
+            found += chunk
+            del found[:-MOST_SAID]
 
 
 #: Nobody is there to answer; a line that is dead is noticed within 45 s.
@@ -106,6 +134,13 @@ _OPTIONS = (
     "ServerAliveCountMax=3",
     "-o",
     "LogLevel=ERROR",
+)
+
+
+#: What also a proxy that ``~/.ssh/config`` names may need.
+_PASSED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"),
+    *("SSH_AUTH_SOCK", "SSH_AGENT_PID", "KRB5CCNAME", "KRB5_CONFIG", "DBUS_SESSION_BUS_ADDRESS"),
 )
 
 
@@ -155,7 +190,7 @@ def check_target(target: str) -> str:
     Raises:
         InputError: it is not; what begins with a dash would be an option of ssh.
     """
-    if not _TARGET.fullmatch(target):
+    if not TARGET.fullmatch(target):
         raise InputError(f"{target[:80]!r} is not [USER@]HOST.", field="USER@HOST")
     return target
 
@@ -204,7 +239,8 @@ def _port(port: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("AEO_")} | {"LC_ALL": "C"}
+    """What ssh and its agent need; what else stands in this environment may be secrets of trials."""
+    return {name: os.environ[name] for name in _PASSED if name in os.environ} | {"LC_ALL": "C"}
 
 
 def _plain(line: str) -> str:

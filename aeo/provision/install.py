@@ -99,10 +99,9 @@ def get_uv(visit: Visit) -> Done:
         packed = visit.site.shared.wheels / f"uv-{version}-{platform.machine()}.gz"
         if not packed.is_file():
             packed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft = packed.with_name(f".{packed.name}.{os.getpid()}.new")
-            with path.open("rb") as source, gzip.open(draft, "wb", compresslevel=1) as target:
-                shutil.copyfileobj(source, target)
-            draft.replace(packed)
+            with wheels.drafted(packed) as draft, path.open("rb") as source:
+                with gzip.open(draft, "wb", compresslevel=1) as target:
+                    shutil.copyfileobj(source, target)
         check(visit.host.send(packed, f"{place}.gz"), "uv cannot be sent")
         script = (
             f"cd {quoted(visit.base)}/bin && gzip -dc uv.gz > uv.new && chmod 755 uv.new && mv -f uv.new uv && rm uv.gz"
@@ -112,7 +111,7 @@ def get_uv(visit: Visit) -> Done:
     fix = f"Install uv on {visit.machine.target}, so that `uv --version` works by ssh, and run this again."
     if visit.facts.uv:
         visit.sh(
-            f"mkdir -p {quoted(visit.base)}/bin && ln -sfn $(command -v uv) {quoted(place)}", "uv cannot be linked"
+            f'mkdir -p {quoted(visit.base)}/bin && ln -sfn "$(command -v uv)" {quoted(place)}', "uv cannot be linked"
         )
         return Done(text=f"{visit.facts.uv}, its own")
     if not visit.facts.pythons or visit.machine.offline:

@@ -6,6 +6,7 @@ first stopped, whatever ended the first.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ def _one(step: Step, say: Callable[[Event], None], *, host: str, dry_run: bool, 
         else:
             done = step.do()
             event = Event(step=step.name, state=StepState.DONE, text=done.text, notes=done.notes)
-    except AeoError as error:
+    except (AeoError, OSError, subprocess.SubprocessError) as error:
         failed = _failed(error, step.name, host)
         taken = time.monotonic() - start
         say(
@@ -141,7 +142,7 @@ def _timed(event: Event, seconds: float) -> Event:
     return Event(step=event.step, state=event.state, text=event.text, seconds=round(seconds, 2), notes=event.notes)
 
 
-def _failed(error: AeoError, step: str, host: str) -> StepFailed:
+def _failed(error: Exception, step: str, host: str) -> StepFailed:
     if isinstance(error, StepFailed):
         failed = error
     elif isinstance(error, InputError):
@@ -149,7 +150,10 @@ def _failed(error: AeoError, step: str, host: str) -> StepFailed:
         failed = StepFailed(
             f"{problem.field}: {problem.message}" if problem.field else problem.message, fix=problem.fix
         )
-    else:
+    elif isinstance(error, AeoError):
         failed = StepFailed(str(error))
+    else:
+        # What a person can do about it is in its words, such as a disk that is full.
+        failed = StepFailed(f"{type(error).__name__}: {error}")
     failed.step, failed.host = step, host
     return failed

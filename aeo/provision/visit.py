@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from aeo import __version__
 from aeo.core.errors import InputError
@@ -78,7 +80,10 @@ class Visit:
     def wheel(self) -> Wheel:
         """AEO, as it runs here."""
         if self._wheel is None:
-            self._wheel = wheels.of_aeo(self.site.shared.wheels)
+            folder = self.site.shared.wheels
+            if self.dry_run:
+                folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="aeo-")))
+            self._wheel = wheels.of_aeo(folder)
         return self._wheel
 
     @property

@@ -11,9 +11,11 @@ import hashlib
 import os
 import re
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
@@ -199,7 +201,25 @@ def _write(
 ) -> Wheel:
     """Write a wheel into ``folder``, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = folder / f".{name}.{os.getpid()}.new"
+    with drafted(folder / name) as draft:
+        mark = _pack(draft, info_folder, info, files)
+    return Wheel(path=folder / name, mark=mark)
+
+
+@contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """A file to be written that takes its place when it is whole; several may make the same at once."""
+    made, draft = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    os.close(made)
+    try:
+        yield Path(draft)
+        Path(draft).replace(path)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _pack(draft: Path, info_folder: str, info: Mapping[str, _Content], files: Mapping[str, _Content]) -> str:
+    """Write a wheel; returns the first letters of its digest."""
     everything = {**files, **{f"{info_folder}/{place}": content for place, content in info.items()}}
     record, total = [], hashlib.sha256()
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
@@ -212,8 +232,7 @@ def _write(
             _put(pack, place, content, mode)
         record.append(f"{info_folder}/RECORD,,")
         _put(pack, f"{info_folder}/RECORD", ("\n".join(record) + "\n").encode(), 0o644)
-    draft.replace(folder / name)
-    return Wheel(path=folder / name, mark=total.hexdigest()[:10])
+    return total.hexdigest()[:10]
 
 
 def _contents(everything: Mapping[str, _Content]) -> Iterator[tuple[str, bytes, int]]:

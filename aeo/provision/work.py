@@ -12,7 +12,7 @@ from aeo import __version__, tunnel, workers
 from aeo.core.condition import Level
 from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
 from aeo.layout import Shared
-from aeo.provision import facts, install, record, serve, steps
+from aeo.provision import entrance, facts, install, record, serve, steps
 from aeo.provision.host import check_target, connect, quoted
 from aeo.provision.record import Machine
 from aeo.provision.steps import Done, Event, Step, StepFailed
@@ -339,7 +339,9 @@ def _remove_files(visit: Visit) -> Done:
     script = (
         f"rm -rf {own}; cd {quoted(base)} 2>/dev/null || exit 0; rmdir worker 2>/dev/null;"
         f" [ -d worker ] && {{ echo others; exit 0; }}; cd / && rm -rf {quoted(base)}"
-        f"; rm -f {quoted(units)}/aeo-worker@.service"
+        # Workers that somebody made by hand have the same.
+        f"; ls {quoted(units)}/*.wants/aeo-worker@?*.service >/dev/null 2>&1"
+        f" || rm -f {quoted(units)}/aeo-worker@.service"
         f"; rmdir {quoted(home)}/.config/aeo {quoted(state)} 2>/dev/null; true"
     )
     others = visit.sh(script, "what was installed cannot be removed") == "others"
@@ -368,6 +370,7 @@ def _close_tunnel(visit: Visit) -> Done:
 def _revoke(visit: Visit) -> Done:
     """Cut the worker off and forget it; its token ends with what is remembered of its machine."""
     site, id = visit.site, visit.machine.id
+    entrance.end(site.shared, id)
     try:
         removed = workers.revoke(site, id)
     except NotFound:

