@@ -15,11 +15,10 @@ from pathlib import Path
 from chaos.hosts import Net
 from chaos.proxy import Proxy
 from programs import TOKEN, Api, Program
-from rsync_hosts import PASSWORD
 from waiting import eventually
 
 ROOT = Path(__file__).parents[1]
-_API, _RSYNC = 7380, 8873
+_API = 7380
 #: What a bare machine has not.
 _NOT_THERE = ("uv", "uvx", "aeo", "harbor", "docker", "rsync", "pip", "pip3")
 _PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -41,19 +40,16 @@ class Bare:
             shutil.copy(ROOT / part, self.tree / part)
         for host in net.addresses:
             self._boot(host, rsync=host in with_rsync)
-        self.transfer = f"rsync://aeo@127.0.0.1:{_RSYNC}/aeo"
         arguments = ["controller", "--port", str(_API), "--shared-root", str(self.shared), "--refresh-seconds", "1"]
-        secrets = {"AEO_TRANSFER_PASSWORD": PASSWORD, "AEO_TRANSFER_URL": self.transfer, **self._path()}
-        self.controller = Program(arguments, folder, secrets, before=net.before("head"))
+        self.controller = Program(arguments, folder, self._path(), before=net.before("head"))
         self._web = Proxy(lambda: net.connect("head", _API))
         self.api = Api(f"http://127.0.0.1:{self._web.port}")
         eventually(self.api.healthy, 60, pause=0.1)
-        self._rsync()
 
     def aeo(self, *arguments: str, timeout: float = 120, code: int = 0) -> str:
         """Run a command on the controller's machine to its end; returns what it said."""
         named = ["--shared-root", str(self.shared)] if arguments[0] in ("provision", "upgrade", "decommission") else []
-        told = {**self._path(), "AEO_TRANSFER_URL": self.transfer, "AEO_URL": f"http://127.0.0.1:{_API}"}
+        told = {**self._path(), "AEO_URL": f"http://127.0.0.1:{_API}"}
         told["AEO_TOKEN"] = TOKEN
         program = Program([*arguments, *named], self.folder, told, before=self.net.before("head"))
         try:
@@ -122,20 +118,8 @@ class Bare:
             f"PermitRootLogin prohibit-password\n{own}"
         )
         sshd = shutil.which("sshd") or "/usr/sbin/sshd"
-        # Neither this tree is there, nor what a machine may have of its own.
-        hide = [f"mount -t tmpfs none {shlex.quote(str(ROOT))}"]
+        # Neither this tree is there, nor the controller's folder, nor what a machine may have of its own.
+        hide = [f"mount -t tmpfs none {shlex.quote(str(place))}" for place in (ROOT, self.shared)]
         hide += [f"mount --bind /dev/null {shlex.quote(str(path))}" for path in sorted(found)]
         script = " && ".join([*hide, f"exec {sshd} -D -e -f {folder / f'sshd-{host}'}"])
         self.net.start(host, ["unshare", "-m", "sh", "-c", script], folder / f"sshd-{host}.log", 2222, b"SSH-")
-
-    def _rsync(self) -> None:
-        """The controller's rsync daemon, on its loopback."""
-        secrets, conf = self.folder / "rsync-secrets", self.folder / "rsyncd.conf"
-        secrets.write_text(f"aeo:{PASSWORD}\n")
-        secrets.chmod(0o600)
-        conf.write_text(
-            f"use chroot = no\naddress = 127.0.0.1\nport = {_RSYNC}\nuid = 0\ngid = 0\n"
-            f"[aeo]\npath = {self.shared}\nread only = no\nauth users = aeo\nsecrets file = {secrets}\n"
-        )
-        command = ["rsync", "--daemon", "--no-detach", f"--config={conf}", "--log-file=/dev/stderr"]
-        self.net.start("head", command, self.folder / "rsync.log", _RSYNC, b"@RSYNCD")

@@ -96,6 +96,8 @@ def test_both_become_workers_and_one_goes_on_where_it_failed(bare: Bare) -> None
         # It has a token of its own.
         assert "AEO_AUTH_TOKEN=aeow_" in file.read_text()
         assert TOKEN not in file.read_text()
+        # How files travel it is told when it registers.
+        assert "TRANSFER" not in file.read_text()
     # Nothing is done a third time.
     check(provision(bare, "a"), kept=("uv", "aeo", "settings", "controller", "service"))
     # The token is in no argument, and in nothing that is remembered here.
@@ -134,6 +136,8 @@ def test_an_evaluation_over_both_goes_on_when_one_is_revoked(bare: Bare) -> None
     assert set(committed.values()) == {1}
     assert bare.api.status(id)["outcomes"]["scored"] == 12
     assert len(tasks.tasks_of(bare.job("both"))) == 12
+    log = (bare.shared / "rsync" / "daemon.log").read_text()
+    assert all(f"rsync on aeo.out.{host}/tasks/" in log and f"rsync to aeo.in.{host}/" in log for host in ("a", "b"))
 
 
 def _events(bare: Bare, id: str) -> list[dict[str, Any]]:
