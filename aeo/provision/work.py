@@ -368,7 +368,7 @@ def _close_tunnel(visit: Visit) -> Done:
 
 
 def _revoke(visit: Visit) -> Done:
-    """Cut the worker off and forget it; its token ends with what is remembered of its machine."""
+    """Cut the worker off and forget it: first of all its token ends, or it would come back with it."""
     site, id = visit.site, visit.machine.id
     entrance.end(site.shared, id)
     try:
