@@ -13,6 +13,7 @@ On the controller::
     ├── notices.json                   what was told by webhook and e-mail, and what waits to be (0600)
     ├── summaries.sqlite               what tables are read from (0600); derived, may be deleted
     ├── redis/                         the embedded server (0700)
+    ├── mark                           random; tells this folder from another of the same name
     ├── rsync/                         the controller's own rsync daemon (0700), see `aeo.rsyncd.modules`
     ├── evaluations/<id>/
     │   ├── evaluation.json            spec and plan header, written once
@@ -141,6 +142,10 @@ class Shared:
     @property
     def redis(self) -> Path:
         return self.root / "redis"
+
+    @property
+    def mark(self) -> Path:
+        return self.root / "mark"
 
     @property
     def rsync(self) -> Path:

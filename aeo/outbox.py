@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aeo.core.errors import AeoError
+from aeo.core.errors import AeoError, TransferFailed
 from aeo.core.model import Claim, TrialState
 from aeo.layout import manifest_of
 from aeo.store import access, trials
@@ -173,8 +173,10 @@ def _asking(site: WorkerSite, evaluation: str) -> Iterator[None]:
     """Ask for an evaluation that is over, where that is why something was refused: it is given for a while."""
     try:
         yield
-    except Denied:
-        access.ask_for(site.db, site.config.worker_id, evaluation)
+    except (Denied, TransferFailed) as error:
+        # Of the daemons only the controller's own goes by evaluations.
+        if isinstance(error, Denied) or site.remote.inward != site.remote:
+            access.ask_for(site.db, site.config.worker_id, evaluation)
         raise
 
 

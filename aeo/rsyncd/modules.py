@@ -10,7 +10,6 @@ each connection, so what is written here holds from the next one on. Its folder:
     ├── write.<name>           what the module to write takes
     ├── state                  digest of what the files say; not there while they are written
     ├── port                   kept over restarts where it is still free
-    ├── mark                   random; who can read it here needs no daemon
     ├── config.lock, lock      held while the above are written; by who keeps the daemon; lock.<module>: its connections
     └── daemon.log
 """
@@ -38,7 +37,7 @@ from aeo.transfer import remote, rsync
 
 HOST = "127.0.0.1"
 #: Apart from the embedded server's, and below what systems give to outgoing connections.
-_PORTS = range(12000, 16000)
+_PORTS = range(32000, 32768)
 #: Connections of one worker at once, each way.
 _CONNECTIONS = 64
 #: Seconds without data after which a connection is given up.
@@ -101,14 +100,14 @@ def _account(name: str) -> str:
 
 
 def mark(shared: Shared) -> str:
-    """What tells the shared root from any other folder of that name."""
-    return _kept(shared, "mark", lambda: secrets.token_hex(16))
+    """What tells the shared root from any other folder of that name; who can read it there needs no daemon."""
+    return _kept(shared, shared.mark, lambda: secrets.token_hex(16))
 
 
 def has_mark(root: Path, mark: str) -> bool:
     """Whether the folder is that shared root, and this process may read in it."""
     with suppress(OSError, ValueError):
-        return bool(mark) and Shared(root, root).rsync.joinpath("mark").read_text() == mark
+        return bool(mark) and Shared(root, root).mark.read_text() == mark
     return False
 
 
@@ -118,7 +117,7 @@ def port(shared: Shared) -> int:
     Raises:
         Unavailable: the folder cannot be written.
     """
-    return int(_kept(shared, "port", lambda: str(_free_port())))
+    return int(_kept(shared, shared.rsync / "port", lambda: str(_free_port())))
 
 
 def move(shared: Shared) -> int:
@@ -270,8 +269,7 @@ def _write_secrets(shared: Shared, known: Mapping[str, str]) -> None:
     _write(shared.rsync / "secrets", text)
 
 
-def _kept(shared: Shared, name: str, make: Callable[[], str]) -> str:
-    path = shared.rsync / name
+def _kept(shared: Shared, path: Path, make: Callable[[], str]) -> str:
     found = _text(path)
     if not found:
         with _locked(shared):

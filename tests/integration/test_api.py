@@ -133,7 +133,7 @@ def test_without_own_addresses_workers_get_the_controllers(site: Site) -> None:
     assert answer["transfer_password"]
     # A worker that finds the mark in that folder sees the shared root itself.
     assert answer["shared_root"] == str(site.shared.root)
-    assert (site.shared.root / "rsync" / "mark").read_text() == answer["shared_mark"]
+    assert site.shared.mark.read_text() == answer["shared_mark"]
 
 
 def test_without_rsync_workers_get_the_controllers_folder(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

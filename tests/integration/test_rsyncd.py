@@ -14,18 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 from needs import require
-from store_samples import a_worker, an_evaluation
+from store_samples import SUBMITTED, a_worker, an_evaluation
 from waiting import eventually
 
-from aeo import contents, credentials, grants, records, workers
+from aeo import contents, credentials, grants, outbox, records, workers
 from aeo.config import Config
 from aeo.core.errors import TransferFailed
-from aeo.core.model import ContentFolder
-from aeo.layout import Shared
+from aeo.core.model import Claim, ContentFolder
+from aeo.layout import Local, Shared
 from aeo.rsyncd import daemon, modules
 from aeo.rsyncd.daemon import Daemon
 from aeo.rsyncd.modules import Rights
-from aeo.site import Site
+from aeo.site import Site, WorkerSite
 from aeo.store import access
 from aeo.transfer import move, remote, rsync
 from aeo.transfer.remote import Remote
@@ -249,14 +249,17 @@ def test_ids_of_capitals_and_odd_letters_are_kept_apart(kept: Kept, shared: Shar
 
 def test_files_are_private_and_written_only_for_a_change(shared: Shared) -> None:
     let_in(shared)
-    modules.mark(shared), modules.port(shared)
+    assert modules.has_mark(shared.root, modules.mark(shared))
+    assert not modules.has_mark(shared.inbox, modules.mark(shared))
+    assert not modules.has_mark(shared.inbox, "")
+    modules.port(shared)
     both = frozenset({"e1", "e2"})
     rights = {"a": Rights(evaluations=frozenset({"e1"})), "b": Rights(evaluations=both)}
     before = {path: path.stat().st_ino for path in shared.rsync.iterdir()}
     modules.tell(shared, rights)
     assert {path: path.stat().st_ino for path in shared.rsync.iterdir()} == before
     assert stat.S_IMODE(shared.rsync.stat().st_mode) == 0o700
-    for name in ("secrets", "rsyncd.conf", "read.a", "write.a", "port", "mark", "state"):
+    for name in ("secrets", "rsyncd.conf", "read.a", "write.a", "port", "state"):
         assert stat.S_IMODE((shared.rsync / name).stat().st_mode) == 0o600, name
     modules.tell(shared, {"b": rights["b"]})
     assert "worker-a" not in (shared.rsync / "secrets").read_text() + (shared.rsync / "rsyncd.conf").read_text()
@@ -353,3 +356,29 @@ def test_who_shares_the_brokers_password_has_a_secret_for_files_too(site: Site) 
     assert "+ /tasks/***" in (site.shared.rsync / "read.a").read_text()
     credentials.revoke(ours, "a")
     assert modules.issued(site.shared) == {}
+
+
+def test_what_a_worker_sends_late_it_asks_for(site: Site, tmp_path: Path) -> None:
+    require(rsync.installed(), "rsync")
+    info = a_worker("a")
+    workers.admit(site, info)
+    secret = credentials.issue(site, info).files
+    config = replace(site.config, worker_id="a", transfer_password=secret)
+    kept = Kept(site.shared)
+    try:
+        far = WorkerSite(config=config, local=Local(tmp_path / "local"), db=site.db, remote=place(site.shared))
+        claim = Claim(evaluation="e1", batch="b1", trial="t", token="k", worker="a", attempt=1)
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "result").write_text("late")
+        outbox.put(far, claim, tmp_path / "run", SUBMITTED, SUBMITTED)
+        over = threading.Event()
+        over.set()
+        outbox.keep(far, over)
+        assert access.asked_for(site.db, "a") == {"e1"}
+        assert not (site.shared.inbox / "e1").exists()
+        credentials.grant(site, "e1", ["a"])
+        outbox.keep(far, over)
+        assert (site.shared.inbox / "e1" / "t.k" / "result").read_text() == "late"
+    finally:
+        kept.end()
+        access.drop(site.db, "a")
