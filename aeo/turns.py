@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks of a batch that waits, on average: each look costs the store a claim.
 LOOK_SECONDS = 0.5
+#: The same of one that leaves what waits to faster slots: a tenth of the time for which it has, within these. Then that
+#: it may run something at last is known soon enough, and hundreds of slots do not keep the store from claims.
+LEAVE_SECONDS = (LOOK_SECONDS, 5.0)
 
 
 class Turn:
@@ -31,6 +35,8 @@ class Turn:
         self._site, self._batch, self._most = site, batch, max_starting
         self._starting = False
         self._said = ""
+        #: When it began to leave what waits, on this process's clock.
+        self._left: float | None = None
         #: The slot was given to another evaluation: the batch counts as sent, and its message is to be sent again.
         self.given = False
 
@@ -51,12 +57,14 @@ class Turn:
                     token=secrets.token_hex(8),
                     lease_seconds=self._site.config.lease_seconds,
                 )
+                if answer is not Answer.LEAVE:
+                    self._left = None
                 if isinstance(answer, Claim):
                     yield answer
                     self._started()
-                elif answer is Answer.WAIT:
+                elif answer in (Answer.WAIT, Answer.LEAVE):
                     self._started()
-                    self._wait()
+                    self._wait(leaves=answer is Answer.LEAVE)
                 else:
                     self.given = answer is Answer.TURN
                     return
@@ -84,9 +92,19 @@ class Turn:
             self._starting = False
             self._site.starts.end()
 
-    def _wait(self) -> None:
+    def _wait(self, *, leaves: bool = False) -> None:
+        seconds = LOOK_SECONDS
+        if leaves:
+            self._left = time.monotonic() if self._left is None else self._left
+            seconds = pause(time.monotonic() - self._left)
         # Many wait for the same: not all at the same moment.
-        self._site.stopping.wait(LOOK_SECONDS * random.uniform(0.6, 1.4))  # noqa: S311  # not a secret
+        self._site.stopping.wait(seconds * random.uniform(0.6, 1.4))  # noqa: S311  # not a secret
+
+
+def pause(left: float) -> float:
+    """Seconds until a batch asks again that has left what waits to faster slots for so long."""
+    least, most = LEAVE_SECONDS
+    return min(max(left / 10, least), most)
 
 
 def gives_way(site: WorkerSite, batch: Batch) -> bool:

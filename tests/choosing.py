@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from aeo.codec import loads
 from aeo.core.model import Capacity, Needs, WorkerInfo
-from aeo.core.pool import Job, Kind, Limit, Pace, Place, Pool, Room, Run, Seat, Share, Waiting
+from aeo.core.pool import Horizon, Job, Kind, Limit, Pace, Place, Pool, Room, Run, Seat, Share, Waiting
 from aeo.store import trials
 from aeo.store.connection import Db
 from aeo.store.keys import key
@@ -68,6 +68,7 @@ def _job(db: Db, id: str) -> Job:
                 since=float(client.zscore(key("waiting", worker), f"{id} {batch}") or since.get(batch, 0)) / 1000,
                 turned=float(turned[batch].split(" ")[0]) / 1000 if batch in turned else None,
                 leaves=float(leaves[batch]) / 1000 if batch in leaves else None,
+                rests=float(leaves[f"{batch} rests"]) / 1000 if f"{batch} rests" in leaves else None,
             )
             for batch, worker in workers.items()
         },
@@ -78,6 +79,7 @@ def _job(db: Db, id: str) -> Job:
             if " " not in trial
         },
         pace=_pace(client.hgetall(key("speeds", id))),
+        horizon=_horizon(leaves.get(" horizon")),
         running={
             run["trial"]: Run(
                 batch=run["batch"],
@@ -88,6 +90,13 @@ def _job(db: Db, id: str) -> Job:
             for run in running
         },
     )
+
+
+def _horizon(text: str | None) -> Horizon | None:
+    if text is None:
+        return None
+    at, work, longest, fresh = (float(part) / 1000 for part in text.split(" "))
+    return Horizon(at=at, work=work, longest=longest, fresh=fresh)
 
 
 def _pace(told: dict[str, str]) -> Pace | None:

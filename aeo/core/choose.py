@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
+from math import inf
 
-from aeo.core.leave import Leave, is_slow
+from aeo.core.leave import SHARES, Leave, is_resting
 from aeo.core.model import Capacity, Needs
 from aeo.core.pool import Job, Kind, Limit, Place, Pool, Room, Waiting
 
@@ -40,6 +41,8 @@ class Answer(str, Enum):
     CLAIM = "claim"
     #: Trials are left that may run here later: it asks again soon.
     WAIT = "wait"
+    #: It leaves what waits to faster slots: it asks again, ever less often.
+    LEAVE = "leave"
     #: Another evaluation gets its slot; it queues again behind it.
     TURN = "turn"
     #: Nothing is left for it.
@@ -55,8 +58,8 @@ class Choice:
     trial: str = ""
     #: What the worker passed over, as it is after the choice.
     room: Room | None = None
-    #: With `Answer.WAIT` and `Answer.TURN`: it left trials to faster slots.
-    leaves: bool = False
+    #: With `Answer.LEAVE` and `Answer.TURN`: it left trials to faster slots, and nobody makes way for it until then.
+    rests: float | None = None
 
 
 def covers(key: str, model: str) -> bool:
@@ -97,8 +100,9 @@ def choose(pool: Pool, evaluation: str, batch: str) -> Choice:
     room = view.after(trial, passed or view.passed_for_others())
     if trial:
         return Choice(answer=Answer.CLAIM, trial=trial, room=room)
-    answer = Answer.TURN if started and view.has_heir() else Answer.WAIT
-    return Choice(answer=answer, room=room, leaves=view.leave.left)
+    rests = view.leave.rests
+    waits = Answer.WAIT if rests is None else Answer.LEAVE
+    return Choice(answer=Answer.TURN if started and view.has_heir() else waits, room=room, rests=rests)
 
 
 def gives_way(pool: Pool, evaluation: str, batch: str) -> bool:
@@ -136,11 +140,14 @@ class _View:
         room = self.room
         if room and room.evaluation == self.evaluation and self._binds(room) and self._fits(self.job.kinds[room.kind]):
             return room.trial, False, None
-        blocked, passed = False, None
+        blocked, passed, looked = False, None, 0
+        fits = self._could_run(self.evaluation, room=False)
         for share in self._shares():
+            left = self.leave.left
             trial, more, first = self._pick_from(share)
             blocked, passed = blocked or more, passed or first
-            if trial:
+            looked += share != self.batch and self.leave.left > left
+            if trial or (passed and not fits) or looked == SHARES:
                 return trial, blocked, passed
         return "", blocked, passed
 
@@ -177,15 +184,23 @@ class _View:
     def _first(self, queue: Sequence[Waiting], kind: str) -> tuple[Waiting | None, bool]:
         """The first that this worker may run, and whether one was left out that it may run later."""
         unfit: Set[str] = self.job.unfit.get(self.worker, frozenset())
-        begin, longest = self.leave.begin(queue, kind)
-        shunned = begin > 0
+        longest, shunned, begin = self.leave.longest(queue, kind), False, 0
+        if queue and longest != inf:
+            if queue[0].seconds <= longest and queue[0].trial not in unfit:
+                shunned = self._is_shunned(queue[0].trial)
+                if not shunned:
+                    return queue[0], False
+            left = self.leave.left
+            begin = self.leave.begin(queue, kind, longest)
+            shunned = shunned or self.leave.left > left
         for waiting in islice(queue, begin, None):
             if waiting.trial in unfit:
                 continue
-            if waiting.seconds > longest or self._is_shunned(waiting.trial):
-                shunned = True
-                continue
-            return waiting, shunned
+            if waiting.seconds > longest:
+                self.leave.leave(queue, kind)
+            elif not self._is_shunned(waiting.trial):
+                return waiting, shunned
+            shunned = True
         return None, shunned
 
     def _is_shunned(self, trial: str) -> bool:
@@ -253,7 +268,7 @@ class _View:
             and room.evaluation != self.evaluation
             and self._binds(room)
             and self._fits(self.pool.jobs[room.evaluation].kinds[room.kind])
-            and any(other == room.evaluation for other, _ in self._rivals())
+            and any(other == room.evaluation for other, _ in self._rivals(resting=True))
         )
 
     def _has_kept(self) -> bool:
@@ -269,31 +284,30 @@ class _View:
 
     def has_heir(self) -> bool:
         """Whether anybody who waits here could use the slot."""
-        return any(
-            self._could_run(other)
-            # Two that both leave what waits would give the slot to each other for ever.
-            and not (self.leave.left and is_slow(self.pool.jobs[other].pace, self.worker))
-            for other, _ in self._rivals()
-        )
+        return any(self._could_run(other) for other, _ in self._rivals())
 
-    def _rivals(self) -> Iterator[tuple[str, float]]:
-        """Other evaluations with trials and a batch that waits for a slot here, and since when it waits."""
+    def _rivals(self, *, resting: bool = False) -> Iterator[tuple[str, float]]:
+        """Other evaluations with trials and a batch that waits for a slot here, and since when it waits.
+
+        ``resting``: also those that would leave what waits.
+        """
         for id, job in self.pool.jobs.items():
             if id == self.evaluation or not job.runs or not job.waits:
                 continue
             for seat in job.seats.values():
-                if seat.worker == self.worker and seat.state == "sent":
+                waits = seat.worker == self.worker and seat.state == "sent"
+                if waits and (resting or not is_resting(job, seat, self.pool.now)):
                     yield id, seat.since
 
     def _slots(self, evaluation: str) -> int:
         seats = self.pool.jobs[evaluation].seats.values()
         return sum(seat.worker == self.worker and seat.state == "started" for seat in seats)
 
-    def _could_run(self, evaluation: str) -> bool:
+    def _could_run(self, evaluation: str, *, room: bool = True) -> bool:
         job = self.pool.jobs[evaluation]
         left = {kind for share in job.shares.values() for kind, queue in share.queues.items() if queue}
-        room = self.room
-        if room and room.evaluation == evaluation and self._binds(room) and self._fits(job.kinds[room.kind]):
+        kept = self.room if room else None
+        if kept and kept.evaluation == evaluation and self._binds(kept) and self._fits(job.kinds[kept.kind]):
             return True
         return any(self._verdict(job, job.kinds[kind]) == "yes" for kind in left)
 

@@ -50,6 +50,8 @@ class Seat:
     turned: float | None = None
     #: Since when it leaves what waits to faster slots.
     leaves: float | None = None
+    #: Until when nobody makes way for it, as it would leave what waits again.
+    rests: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,19 @@ class Run:
     since: float
     #: Estimated, on a worker of speed 1.
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Horizon:
+    """What was left of an evaluation when somebody looked."""
+
+    at: float
+    #: Seconds of what waits and of what runs, on a worker of speed 1.
+    work: float
+    #: Seconds until the last of what runs is done.
+    longest: float
+    #: Seconds for which it holds.
+    fresh: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +108,8 @@ class Job:
     pace: Pace | None = None
     #: What runs, by trial; looked at where there is a pace only.
     running: Mapping[str, Run] = field(default_factory=dict)
+    #: The last look at all that; None: nobody looked.
+    horizon: Horizon | None = None
 
     @property
     def waits(self) -> bool:

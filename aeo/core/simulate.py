@@ -17,7 +17,7 @@ from random import Random
 
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, covers, gives_way
-from aeo.core.leave import FASTER, PATIENT
+from aeo.core.leave import FASTER
 from aeo.core.model import Capacity, PlannedTrial
 from aeo.core.pool import Job, Kind, Limit, Place, Pool, Run, Seat, Share, Waiting
 from aeo.core.speeds import pace
@@ -83,6 +83,8 @@ class Forecast:
     machines: tuple[Machine, ...]
     #: Trials that fit no machine, by evaluation.
     left: Mapping[str, tuple[str, ...]]
+    #: How often a batch queued again, behind another evaluation.
+    turns: int = 0
 
     @property
     def makespan(self) -> float:
@@ -116,13 +118,14 @@ def simulate(
     limits: Mapping[str, Limit] | None = None,
     overhead: float = 0.0,
     patience: float = PATIENCE_SECONDS,
+    message: float = 0.0,
 ) -> Forecast:
     """Play evaluations through on a pool.
 
     ``limits``: by key of a model provider; ``overhead``: seconds a slot takes for each trial beside running it;
-    ``patience``: see `choose`.
+    ``patience``: see `choose`; ``message``: seconds until a batch that gave its turn has queued again.
     """
-    return _Play(works, machines, limits or {}, overhead, patience).play()
+    return _Play(works, machines, limits or {}, overhead, patience, message).play()
 
 
 def drawn(median: float, sigma: float, number: int, seed: int) -> list[float]:
@@ -155,12 +158,13 @@ class _Play:
         limits: Mapping[str, Limit],
         overhead: float,
         patience: float,
+        message: float,
     ) -> None:
         self.works = {work.id: work for work in works}
         self.machines = {machine.name: machine for machine in machines}
         self.speeds = {machine.name: machine.speed for machine in machines if machine.weight != 0}
         self.uneven = bool(self.speeds) and max(self.speeds.values()) >= FASTER * min(self.speeds.values())
-        self.limits, self.overhead, self.patience = limits, overhead, patience
+        self.limits, self.overhead, self.patience, self.message = limits, overhead, patience, message
         self.now = 0.0
         self.entered: dict[str, _Entered] = {}
         self.jobs: dict[str, Job] = {}
@@ -181,6 +185,7 @@ class _Play:
         self.numbers = count()
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.spans: list[Span] = []
+        self.turns = 0
 
     def play(self) -> Forecast:
         for work in self.works.values():
@@ -188,7 +193,9 @@ class _Play:
         while self.events:
             self.now, _, happen = heapq.heappop(self.events)
             happen()
-        return Forecast(spans=tuple(self.spans), machines=tuple(self.machines.values()), left=self._left())
+        return Forecast(
+            spans=tuple(self.spans), machines=tuple(self.machines.values()), left=self._left(), turns=self.turns
+        )
 
     def _at(self, time: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self.events, (time, next(self.numbers), happen))
@@ -257,10 +264,11 @@ class _Play:
             self.places[worker] = replace(self.places[worker], room=choice.room)
         if choice.answer is Answer.CLAIM:
             self._start(worker, evaluation, batch, choice.trial)
-        elif choice.answer is Answer.WAIT:
+            return
+        if choice.answer is not Answer.END:
+            self._rest(worker, evaluation, batch, choice.rests)
+        if choice.answer in (Answer.WAIT, Answer.LEAVE):
             self.idle[worker].append((evaluation, batch))
-            if choice.leaves:
-                self._leave(worker, evaluation, batch)
         else:
             self.free[worker] += 1
             if choice.answer is Answer.TURN:
@@ -277,30 +285,33 @@ class _Play:
         if now != job.pace:
             self.entered[evaluation].job = self.jobs[evaluation] = replace(job, pace=now)
 
-    def _leave(self, worker: str, evaluation: str, batch: str) -> None:
-        """A slot that leaves what waits asks again when it would take the shortest of it."""
-        entered = self.entered[evaluation]
-        since = entered.seats[batch].leaves
-        if since is None:
+    def _rest(self, worker: str, evaluation: str, batch: str, rests: float | None) -> None:
+        """A slot that leaves what waits asks again by then, and so do those that made no way for it."""
+        seats = self.entered[evaluation].seats
+        since = seats[batch].leaves
+        if rests is not None and since is None:
             since = self.now
-            entered.seats[batch] = replace(entered.seats[batch], leaves=since)
-        shortest = min(
-            queue[-1].seconds for share in entered.shares.values() for queue in share.queues.values() if queue
-        )
-        speed, fastest = self.speeds[worker], max(self.speeds.values())
-        at = since + PATIENT * (shortest / speed - shortest / fastest) + 1e-6
-        if at > self.now and self.looks.get((evaluation, batch)) != at:
-            self.looks[evaluation, batch] = at
-            self._at(at, partial(self._look, worker))
+        seats[batch] = replace(seats[batch], leaves=since, rests=rests)
+        if rests is not None and self.looks.get((evaluation, batch)) != rests:
+            self.looks[evaluation, batch] = rests
+            self._at(rests + 1e-6, partial(self._look, worker))
 
     def _turn(self, evaluation: str, batch: str) -> None:
+        self.turns += 1
         self._seat(evaluation, batch, "sent", turned=self.now)
+        if self.message:
+            self._at(self.now + self.message, partial(self._arrive, evaluation, batch))
+        else:
+            self._queue(evaluation, batch, behind=True)
+
+    def _arrive(self, evaluation: str, batch: str) -> None:
         self._queue(evaluation, batch, behind=True)
+        self._fill(self.entered[evaluation].seats[batch].worker)
 
     def _seat(self, evaluation: str, batch: str, state: str, *, turned: float | None = None) -> None:
         seats = self.entered[evaluation].seats
         turned = seats[batch].turned if turned is None else turned
-        seats[batch] = replace(seats[batch], state=state, since=self.now, turned=turned, leaves=None)
+        seats[batch] = replace(seats[batch], state=state, since=self.now, turned=turned)
 
     def _start(self, worker: str, evaluation: str, batch: str, name: str) -> None:
         entered = self.entered[evaluation]
@@ -314,7 +325,7 @@ class _Play:
                 self.paced[key] = max(self.now, self.paced.get(key, 0.0)) + 60 / limit.per_minute
         if self.uneven:
             entered.running[name] = Run(batch=batch, worker=worker, since=self.now, seconds=trial.estimated_seconds)
-            entered.seats[batch] = replace(entered.seats[batch], leaves=None)
+            entered.seats[batch] = replace(entered.seats[batch], leaves=None, rests=None)
         lasts = self.works[evaluation].takes(trial) / self.machines[worker].speed + self.overhead
         span = Span(evaluation=evaluation, trial=name, worker=worker, start=self.now, end=self.now + lasts)
         self._at(span.end, partial(self._end, span, batch))

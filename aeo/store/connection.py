@@ -136,6 +136,10 @@ def _scripts(client: redis.Redis) -> Mapping[str, Script]:
     head = lua_table() + (folder / _PRELUDE).read_text("utf-8")
     times = f"local TURN_MS, SHUN_MS = {choose.TURN_SECONDS * 1000:.0f}, {choose.SHUN_SECONDS * 1000:.0f}\n"
     times += f"local SLACK, FASTER, PATIENT = {leave.SLACK}, {leave.FASTER}, {leave.PATIENT}\n"
+    rests = (leave.REST_SECONDS, leave.LONGEST_REST_SECONDS, leave.SHORTEST_REST_SECONDS)
+    times += "local REST_MS, LONGEST_REST_MS, SHORTEST_REST_MS = " + ", ".join(f"{one * 1000:.0f}" for one in rests)
+    times += f"\nlocal FRESH_MS, LONGEST_FRESH_MS = {leave.FRESH_SECONDS * 1000:.0f}, "
+    times += f"{leave.LONGEST_FRESH_SECONDS * 1000:.0f}\nlocal SHARES = {leave.SHARES}\n"
     policy = times + (folder / _PACE).read_text("utf-8") + (folder / _POLICY).read_text("utf-8")
     return {
         file.name[: -len(".lua")]: client.register_script(

@@ -63,7 +63,8 @@ TEMPLATES: Mapping[str, str] = {
     "kind_left": "aeo:e:%s:kind_left",
     "queue": "aeo:e:%s:queue:%s:%s",
     #: Hashes, only where its workers are of different speeds: worker to its speed in thousandths, " power" to that of
-    #: all slots together, " fastest" to the highest; batch to since when (ms) it leaves what waits to faster ones.
+    #: all slots together, " fastest" to the highest; batch to since when (ms) it leaves what waits to faster ones,
+    #: "batch rests" to until when nobody makes way for it, and " horizon" to the last look at all that is left.
     "speeds": "aeo:e:%s:speeds",
     "leaves": "aeo:e:%s:leaves",
     #: Hashes: trial to the worker that passed it over; batch to when (ms) it gave its turn last, and by which token.

@@ -65,13 +65,13 @@ def ask(
 
     The end is also when the evaluation does not run, or the worker is paused, drains or has weight 0. A batch that is
     told to give its turn counts as sent again: its message has to be. Asked again with the same token it gets the same
-    answer, but for a wait.
+    answer, but for a wait of either kind.
     """
     limits = (round(lease_seconds * 1000), round(patience_seconds * 1000))
     text = db.run("claim", batch.evaluation, batch.id, batch.worker, token, *limits)
     if not text:
         return Answer.END
-    return Answer(text) if text in (Answer.WAIT.value, Answer.TURN.value) else _claim(text)
+    return Answer(text) if text in (Answer.WAIT, Answer.LEAVE, Answer.TURN) else _claim(text)
 
 
 def claim(db: Db, batch: Batch, *, token: str, lease_seconds: float) -> Claim | None:

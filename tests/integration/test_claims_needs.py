@@ -217,10 +217,7 @@ class Walk:
             assert pool.jobs[batch.evaluation].pace
             wanted = choose(replace(pool, now=after.now), batch.evaluation, batch.id)
         assert name(got) == (wanted.trial or wanted.answer.value)
-        if pool.jobs[batch.evaluation].pace and wanted.answer is not Answer.END:
-            left = after.jobs[batch.evaluation].seats[batch.id].leaves is not None
-            before = pool.jobs[batch.evaluation].seats[batch.id].leaves is not None
-            assert left == (wanted.answer is Answer.WAIT and (wanted.leaves or before)) or not wanted.leaves
+        self.check_left(batch, pool, after, wanted)
         declared = after.jobs[batch.evaluation].kinds.keys() != {""}
         if declared and wanted.answer in (Answer.CLAIM, Answer.WAIT):
             room = after.places[batch.worker].room
@@ -230,6 +227,20 @@ class Walk:
         if isinstance(got, Claim):
             self.claims.append(got)
         self.check(after)
+
+    def check_left(self, batch: Batch, pool: Any, after: Any, wanted: Any) -> None:
+        before, seat = (one.jobs[batch.evaluation].seats[batch.id] for one in (pool, after))
+        if wanted.answer is Answer.CLAIM:
+            assert seat.leaves is seat.rests is None
+        elif wanted.rests is not None:
+            assert seat.leaves == before.leaves if before.leaves else pool.now - 0.001 <= seat.leaves <= after.now
+            soonest, latest = (
+                choose(replace(pool, now=now), batch.evaluation, batch.id).rests for now in (pool.now, after.now)
+            )
+            assert soonest is None or latest is None or soonest - 0.002 <= seat.rests <= latest + 0.002
+        elif wanted.answer is Answer.TURN:
+            # What it left before is not forgotten.
+            assert (seat.leaves is None) == (before.leaves is None)
 
     def check(self, pool: Any) -> None:
         for place in pool.places.values():
@@ -282,8 +293,10 @@ class Walk:
             if told:
                 self.db.client.hset(key("speeds", id), mapping=told)
             if draw(st.booleans()):
-                for batch in self.db.client.hkeys(key("leaves", id)):
-                    self.db.client.hincrby(key("leaves", id), batch, -draw(st.sampled_from([500, 3000, 20000])))
+                earlier = draw(st.sampled_from([500, 3000, 20000]))
+                for name in self.db.client.hkeys(key("leaves", id)):
+                    if name != " horizon":
+                        self.db.client.hincrby(key("leaves", id), name, -earlier)
 
     def do_unfit(self, draw: Any) -> None:
         if self.batches:

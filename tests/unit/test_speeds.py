@@ -114,8 +114,8 @@ def a_pool(seconds: Sequence[float], running: float = 1.0, *, leaves: float | No
 
 
 def test_a_slow_slot_takes_the_longest_that_it_ends_in_time() -> None:
-    assert choose(a_pool([10.0]), "e", "a").answer is Answer.WAIT
-    assert choose(a_pool([10.0]), "e", "a").leaves
+    assert choose(a_pool([10.0]), "e", "a").answer is Answer.LEAVE
+    assert choose(a_pool([10.0]), "e", "a").rests == 105.0
     assert choose(a_pool([10.0, 2.0, 1.0]), "e", "a").trial == "t1"
     # The fast slot is busy for long enough.
     assert choose(a_pool([10.0], running=41.0), "e", "a").trial == "t0"
@@ -124,7 +124,7 @@ def test_a_slow_slot_takes_the_longest_that_it_ends_in_time() -> None:
 
 def test_what_is_left_is_not_left_for_ever() -> None:
     most = PATIENT * (10 / 0.25 - 10 / 1.0)
-    assert choose(a_pool([10.0], leaves=100.0 - most + 1), "e", "a").answer is Answer.WAIT
+    assert choose(a_pool([10.0], leaves=100.0 - most + 1), "e", "a").answer is Answer.LEAVE
     assert choose(a_pool([10.0], leaves=100.0 - most - 1), "e", "a").trial == "t0"
 
 
@@ -221,3 +221,57 @@ def test_no_fast_slot_idles_while_a_trial_waits(seconds: list[float]) -> None:
     last = max(span.start for span in found.spans)
     busy = sum(max(0.0, min(span.end, last) - span.start) for span in found.of("fast"))
     assert busy == pytest.approx(4 * last)
+
+
+SLOW_AND_FAST = (Machine(name="fast", slots=1), Machine(name="slow", slots=1, speed=0.125))
+
+
+@pytest.mark.parametrize("message", [0.0, 0.001])
+@pytest.mark.parametrize("priorities", [(1, 0), (0, 0), (0, 1)])
+def test_who_leaves_what_waits_gives_its_slot_for_long(priorities: tuple[int, int], message: float) -> None:
+    """The first leaves its last trials; the second may run on the slow slot, and is not slow there."""
+    first, second = priorities
+    works = [
+        Work(id="first", trials=trials([100.0, 90.0, 80.0]), priority=first),
+        Work(id="second", trials=trials([1.0] * 300, prefix="s"), priority=second, submitted=1.0),
+    ]
+    found = simulate(works, SLOW_AND_FAST, message=message)
+    assert found.left == {}
+    # One each few seconds while something is left, and one for each trial of an equal: never one for each message.
+    assert found.turns <= 2 * len(found.spans)
+    assert {span.worker for span in found.spans if span.trial.startswith("s")} == {"fast", "slow"}
+
+
+def test_patience_outlives_a_turn() -> None:
+    """Of priority and left: the slow slot takes it at last, however much waits behind it."""
+    works = [
+        Work(id="first", trials=trials([10.0] * 60), priority=1),
+        Work(id="second", trials=trials([5.0] * 400, prefix="s"), submitted=1.0),
+    ]
+    gone = {f"t{number}": 1e5 for number in range(1)}
+    works[0] = Work(id="first", trials=works[0].trials, seconds=gone, priority=1)
+    machines = (*SLOW_AND_FAST, Machine(name="other", slots=2, speed=0.25))
+    found = simulate(works, machines, message=0.001)
+    assert found.left == {}
+    most = PATIENT * (10 / 0.25 - 10 / 1.0)
+    work = 60 * 10 / (0.125 + 0.5)
+    last = max(span.start for span in found.spans if span.evaluation == "first")
+    assert last <= work + most + 100
+    assert found.turns <= 2 * len(found.spans)
+
+
+@settings(max_examples=60)
+@given(st.lists(UNKNOWN, min_size=1, max_size=20), MACHINES, st.lists(st.integers(0, 2), min_size=2, max_size=4))
+def test_no_two_send_each_other_the_slot(
+    given_trials: list[tuple[float, float]], machines: list[Machine], priorities: list[int]
+) -> None:
+    works = []
+    for number, priority in enumerate(priorities):
+        planned = trials([expected for expected, _ in given_trials], prefix=f"e{number}-")
+        actual = {trial.name: seconds for trial, (_, seconds) in zip(planned, given_trials, strict=True)}
+        works.append(Work(id=f"e{number}", trials=planned, seconds=actual, priority=priority, submitted=3.0 * number))
+    found = simulate(works, machines, message=0.001)
+    assert found.left == {}
+    seats = len(works) * sum(machine.slots for machine in machines)
+    # Each batch is sent again a few times until it rests for a minute, then once or twice in a minute.
+    assert found.turns <= 2 * len(found.spans) + seats * (12 + found.makespan / 15)

@@ -1,5 +1,5 @@
 -- ARGV: evaluation, batch, worker, token, lease in ms, ms for which a trial may be passed over.
--- Returns the claim as JSON, 'wait', 'turn' (the batch is sent again, behind the others), or nil when nothing is left.
+-- Returns the claim as JSON, 'wait', 'leave' (a wait for faster slots), 'turn' (the batch is sent again, behind the others), or nil when nothing is left.
 local evaluation, batch, worker, token, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 -- The same call again, its first answer lost with the connection.
@@ -31,7 +31,6 @@ local function turn()
   redis.call('HSET', key('batch_states', evaluation), batch, 'sent')
   redis.call('HSET', key('batch_since', evaluation), batch, NOW)
   redis.call('HSET', key('turned', evaluation), batch, NOW .. ' ' .. token)
-  redis.call('HDEL', key('leaves', evaluation), batch)
   seat_batch(evaluation, batch, worker, 'sent')
   emit(evaluation, 'batch_turned', 'batch', batch, 'worker', worker)
   return 'turn'
@@ -79,15 +78,24 @@ local slower = leaving(evaluation, batch, worker)
 
 -- The first of a queue that may run here and its place; whether one was left out that may run here later.
 local function first_fit(queue, kind)
-  local from, most = 0, math.huge
-  if slower then
-    from, most = slower.begin(queue, kind, fits_all and not shun)
-  end
+  local from, most = 0, slower and slower.longest(queue, kind, fits_all and not shun) or math.huge
   if fits_all and not shun and most == math.huge then
     local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
     return first[1], tonumber(first[2]), false
   end
-  local later = from > 0
+  local later = false
+  if most ~= math.huge then
+    local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    if estimate_of(evaluation, first[1]) <= most and redis.call('SISMEMBER', unfit, first[1]) == 0 then
+      later = shunned(first[1])
+      if not later then
+        return first[1], tonumber(first[2]), false
+      end
+    end
+    local left = slower.left
+    from = slower.begin(queue, kind, most)
+    later = later or slower.left > left
+  end
   while true do
     local trials = redis.call('ZRANGE', queue, from, from + STEP - 1)
     if #trials == 0 then
@@ -96,7 +104,9 @@ local function first_fit(queue, kind)
     local bad = redis.call('SMISMEMBER', unfit, unpack(trials))
     for i, trial in ipairs(trials) do
       if bad[i] == 0 then
-        if not shunned(trial) and (most == math.huge or estimate_of(evaluation, trial) <= most) then
+        if most ~= math.huge and estimate_of(evaluation, trial) > most then
+          slower.leave(queue, kind)
+        elseif not shunned(trial) then
           return trial, tonumber(redis.call('ZSCORE', queue, trial)), later
         end
         later = true
@@ -159,10 +169,15 @@ if not trial and some_run then
   if not trial and (some_fit or not passed) then
     -- The first is enough where every trial may run here.
     local all = kinds <= 1 and fits_all and not shun and not slower
+    local looked = 0
     for _, other in ipairs(redis.call('ZREVRANGE', key('left', evaluation), 0, all and 1 or -1)) do
       if other ~= batch then
+        local left = slower and slower.left
         trial = pick(other)
-        if trial or (passed and not some_fit) then
+        if slower and slower.left > left then
+          looked = looked + 1
+        end
+        if trial or (passed and not some_fit) or looked == SHARES then
           break
         end
       end
@@ -205,10 +220,16 @@ if kinds > 0 then
   end
 end
 
-if slower and trial then
-  redis.call('HDEL', key('leaves', evaluation), batch)
-elseif slower and slower.left then
-  redis.call('HSETNX', key('leaves', evaluation), batch, NOW)
+local leaves = not trial and slower and slower.left > 0
+if trial then
+  redis.call('HDEL', key('leaves', evaluation), batch, batch .. ' rests')
+elseif leaves then
+  slower.keep()
+else
+  redis.call('HDEL', key('leaves', evaluation), batch .. ' rests')
+end
+if slower and slower.horizon then
+  redis.call('HSET', key('leaves', evaluation), ' horizon', slower.horizon)
 end
 
 if not trial then
@@ -217,7 +238,7 @@ if not trial then
   if not blocked then
     return false
   end
-  return own == 'started' and view().has_heir(slower and slower.left) and turn() or 'wait'
+  return own == 'started' and view().has_heir() and turn() or leaves and 'leave' or 'wait'
 end
 
 local attempt = 1 + tonumber(redis.call('HGET', key('requeues', evaluation), trial) or 0)

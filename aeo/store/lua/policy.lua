@@ -219,12 +219,14 @@ local function look(evaluation, batch, worker, patience)
   end
 
   -- Other evaluations with trials and a batch that waits for a slot here, and since when the last of them waits.
-  local function rivals()
+  -- `resting`: also those that would leave what waits to faster slots.
+  local function rivals(resting)
     local found, order = {}, {}
     local waiting = redis.call('ZRANGE', key('waiting', worker), 0, -1, 'WITHSCORES')
     for i = 1, #waiting, 2 do
-      local id = string.match(waiting[i], '^%S+')
-      if id ~= evaluation and view.status(id).runs and view.status(id).pending > 0 then
+      local id, of = string.match(waiting[i], '^(%S+) (%S+)$')
+      if id ~= evaluation and view.status(id).runs and view.status(id).pending > 0
+        and (resting or not is_resting(id, of, worker)) then
         if not found[id] then
           order[#order + 1] = id
         end
@@ -269,8 +271,8 @@ local function look(evaluation, batch, worker, patience)
         end
       end
     end
-    local kept = held and #order > 0 and view.room()
-    return (kept and kept.evaluation ~= evaluation and since[kept.evaluation] and view.binds(kept, priority)
+    local kept = held and view.room()
+    return (kept and kept.evaluation ~= evaluation and select(2, rivals(true))[kept.evaluation] and view.binds(kept, priority)
       and view.fits(kept.parts)) and true or false
   end
 
@@ -299,11 +301,10 @@ local function look(evaluation, batch, worker, patience)
     end
   end
 
-  -- Whether anybody who waits here could use the slot. `leaves`: this one leaves what waits; two that do would give the
-  -- slot to each other for ever.
-  function view.has_heir(leaves)
+  -- Whether anybody who waits here could use the slot.
+  function view.has_heir()
     for _, id in ipairs((rivals())) do
-      if could_run(id) and not (leaves and is_slow(id, worker)) then
+      if could_run(id) then
         return true
       end
     end
