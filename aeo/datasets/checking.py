@@ -6,11 +6,12 @@ Recorded is what was there when it was read first, when it was downloaded, or wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 
-from aeo import codec
+from aeo import codec, folders
 from aeo.core.errors import AeoError, Conflict, InputError
 from aeo.core.model import WorkerState
 from aeo.datasets import configured, downloads, reading
@@ -112,7 +113,9 @@ def record_first(shared: Shared, name: str, found: TaskList) -> None:
     known, download = _read(shared, name), downloads.status(shared, name)
     anew = download is not None and download.state is DownloadState.DONE
     if known is None or known.path != found.path or (anew and download and download.updated_at > known.at):
-        record(shared, name, found)
+        # Whoever only looks need not be told that the disk is full.
+        with suppress(OSError):
+            record(shared, name, found)
 
 
 def check(site: Site, name: str) -> Report:
@@ -226,6 +229,4 @@ def _read(shared: Shared, name: str) -> _Record | None:
 def _write(shared: Shared, name: str, kept: _Record) -> None:
     path = shared.dataset_state(name) / _FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    draft.write_text(codec.dumps(kept))
-    draft.replace(path)
+    folders.write(path, codec.dumps(kept))

@@ -423,7 +423,9 @@ def test_room_is_looked_at_while_an_order_runs(
     (order,) = prefetches.open_orders(controller.db, "far")
     progress = prefetching.carry_out(far, order, stop)
     assert (progress.tasks_done, progress.failed, progress.failures[0].why) == (0, 4, "no room")
-    assert ways
+    ways.clear()
+    prefetching._Work(far, order, stop).tick()
+    assert ways == ["MainThread"]
 
 
 def test_a_withdrawn_order_is_over_whoever_was_at_it(controller: Site, far: WorkerSite, supply: Supply) -> None:
@@ -591,3 +593,23 @@ def test_the_page_starts_it_and_shows_it_live(controller: Site, far: WorkerSite,
         not in viewer.get("/datasets/mini").text
     )
     assert send(viewer, "/datasets/mini/prefetch", do="prefetch")[0] == 403
+
+
+def test_who_only_looks_has_no_files_read(controller: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AEO_TOKEN", users.add(controller.shared, "vic", Role.VIEWER))
+    assert "needs a member" in aeo("check", "mini", code=2).stderr
+    assert "needs a member" in aeo("check", code=2).stderr
+    monkeypatch.setenv("AEO_TOKEN", users.add(controller.shared, "mia", Role.MEMBER))
+    assert "sound" in aeo("check", "mini").stdout
+
+
+def test_a_look_at_a_dataset_does_not_fail_for_what_cannot_be_recorded(
+    controller: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(datasets.checking.folders, "write", full)
+    assert datasets.checking.check(controller, "mini").verdict is not datasets.checking.Verdict.FAULTY
+    with pytest.raises(OSError, match="No space"):
+        datasets.checking.accept(controller, "mini")

@@ -257,6 +257,20 @@ def test_no_answer_of_the_api_has_a_value(controller: Controller) -> None:
     assert all(VALUE not in answer.text and "12345678" not in answer.text for answer in answers)
 
 
+def test_what_is_done_is_not_answered_as_undone(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_site: Site) -> dict[str, list[str]]:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(needs, "used", away)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=controller.site.config.controller_url, headers=headers, trust_env=False) as client:
+        put = client.put("/api/secrets/TEST_API_KEY", json={"value": VALUE})
+        assert (put.status_code, put.json()["secrets"][0]["used_by"]) == (200, None)
+        assert client.get("/api/secrets").status_code == 503
+        gone = client.delete("/api/secrets/TEST_API_KEY")
+        assert (gone.status_code, gone.json()) == (200, {"secrets": []})
+
+
 def test_from_the_command_line(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     def aeo(*arguments: str, code: int = 0, given: str | bytes | None = None) -> Any:
         result = CliRunner().invoke(main, ["secrets", *arguments], input=given)

@@ -110,6 +110,7 @@ def cancel(name: str) -> Response:
 @bp.get("/dataset-checks")
 @bp.output(ChecksOut)
 @bp.doc(summary="Check every dataset", description="Each task's content beside what was recorded and what is listed.")
+@needs(Role.MEMBER)  # every file is read
 def check_all() -> Response:
     return reply({"reports": datasets.checking.check_all(current_site())})
 
@@ -117,6 +118,7 @@ def check_all() -> Response:
 @bp.get("/datasets/<name>/check")
 @bp.output(CheckOut)
 @bp.doc(summary="Check a dataset", responses={404: "No such dataset"})
+@needs(Role.MEMBER)
 def check(name: str) -> Response:
     return reply({"report": datasets.checking.check(current_site(), _checked(name))})
 

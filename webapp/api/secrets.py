@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from apiflask import APIBlueprint
@@ -9,6 +10,7 @@ from flask import Response
 from pydantic import BaseModel, Field
 
 from aeo.codec import encode
+from aeo.core.errors import Unavailable
 from aeo.secrets import delivery, needs, vault
 from webapp.api.replies import reply
 from webapp.api.schemas import In, Name
@@ -29,7 +31,9 @@ class SecretItem(BaseModel):
     name: str
     set_at: datetime
     set_by: str
-    used_by: list[str] = Field(description="Names of the evaluations that have not ended and name it.")
+    used_by: list[str] | None = Field(
+        description="Names of the evaluations that have not ended and name it; null where that cannot be said now."
+    )
 
 
 class SecretsOut(BaseModel):
@@ -60,9 +64,21 @@ class GivenOut(BaseModel):
 @bp.doc(summary="List the secrets", description="Names, when and by whom each was set; no value, nor a part of one.")
 @needs_role(Role.ADMIN)
 def index() -> Response:
-    site = current_site()
-    used = needs.used(site)
-    return reply({"secrets": [{**encode(one), "used_by": used.get(one.name, [])} for one in vault.list_all(site)]})
+    return _all(needs.used(current_site()))
+
+
+def _all(used: Mapping[str, Sequence[str]] | None) -> Response:
+    found = vault.list_all(current_site())
+    rows = [{**encode(one), "used_by": None if used is None else used.get(one.name, [])} for one in found]
+    return reply({"secrets": rows})
+
+
+def _after() -> Response:
+    """What there is now; what was done is done, also where the store is away."""
+    try:
+        return _all(needs.used(current_site()))
+    except Unavailable:
+        return _all(None)
 
 
 @bp.put("/secrets/<name>")
@@ -72,7 +88,7 @@ def index() -> Response:
 @needs_role(Role.ADMIN)
 def put(name: str, body: SecretIn) -> Response:
     vault.put(current_site(), name, body.value, by=str(current_user.name))
-    return index()
+    return _after()
 
 
 @bp.delete("/secrets/<name>")
@@ -85,7 +101,7 @@ def put(name: str, body: SecretIn) -> Response:
 @needs_role(Role.ADMIN)
 def delete(name: str) -> Response:
     vault.remove(current_site(), name)
-    return index()
+    return _after()
 
 
 @bp.post("/secrets/rekey")
