@@ -17,6 +17,7 @@ recovery, reconciliation, redispatch      the controller's repairs: from disk, i
 workers, registration                     what a worker says of itself
 credentials, grants                       what each worker may reach at the broker, and for how long
 secrets, redaction                        what trials get and nobody else: kept, delivered, taken out of results
+rsyncd                                    the controller's own rsync daemon, and what each worker may do there
 provision                                 from a bare machine to a worker, by ssh
 embedded, processes, cli                  the programs
 ========================================  =======================================================================

@@ -42,7 +42,7 @@ _HELP: Mapping[str, str] = {
     "auth_token": "The token of API, pages and workers (default: made at first start, kept in the shared root).",
     "broker_url": "redis:// or rediss:// address of the broker (default: an embedded server).",
     "worker_broker_url": "The broker's address as workers reach it (default: the same).",
-    "transfer_url": "Where workers push results to: a path, ssh://USER@HOST/PATH or rsync://USER@HOST/MODULE.",
+    "transfer_url": "Where workers push results to: a path, ssh://… or rsync://… (default: a daemon of its own).",
     "transfer_password": "Password for rsync://.",
     "worker_credentials": "What workers sign in to the broker with: own, shared, or auto (own where it can).",
     "lease_seconds": "How long a trial stays a silent worker's.",
