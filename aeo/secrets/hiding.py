@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 from aeo import redaction
 from aeo.core.errors import AeoError
@@ -31,9 +33,12 @@ def redactor(site: Site) -> Redactor:
     """
     own = tuple(sorted(redaction.secrets(site.config.secret_names).items()))
     try:
-        return _redactor(_Known((site.shared, vault.stamp(site)), own, site))
+        found = _redactor(_Known((site.shared, vault.stamp(site)), own, site))
     except AeoError as error:
-        return _without(str(error), own)
+        _tell(site.shared.root, str(error))
+        return _without(own)
+    _tell(site.shared.root, "")
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -42,6 +47,30 @@ def _redactor(known: _Known) -> Redactor:
 
 
 @lru_cache(maxsize=4)
-def _without(problem: str, own: tuple[tuple[str, str], ...]) -> Redactor:
-    log.error("the secrets are not taken out of results: %s", problem)
+def _without(own: tuple[tuple[str, str], ...]) -> Redactor:
     return Redactor(dict(own))
+
+
+#: Why the secrets of a shared root cannot be read; nothing stands here for one whose can.
+_unread: dict[Path, str] = {}
+_telling = threading.Lock()
+
+
+def _tell(root: Path, problem: str) -> None:
+    """Tell it when it begins, when it becomes another, and when it is over: this is asked for each result."""
+    with _telling:
+        if problem == _unread.get(root, ""):
+            return
+        if problem:
+            _unread[root] = problem
+        else:
+            del _unread[root]
+    if problem:
+        log.error(
+            "the secrets cannot be read: %s. Until they can, the controller takes their values out of nothing, only "
+            "those of the variables in secret_names; a worker still takes out of a trial's results what that trial was "
+            "given, and no trial is given any anew",
+            problem.rstrip("."),
+        )
+    else:
+        log.warning("the secrets can be read again; the controller takes them out of results")
