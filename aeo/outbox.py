@@ -175,7 +175,7 @@ def _asking(site: WorkerSite, evaluation: str) -> Iterator[None]:
         yield
     except (Denied, TransferFailed) as error:
         # Of the daemons only the controller's own goes by evaluations.
-        if isinstance(error, Denied) or site.remote.inward != site.remote:
+        if isinstance(error, Denied) or site.remote.is_ours:
             access.ask_for(site.db, site.config.worker_id, evaluation)
         raise
 

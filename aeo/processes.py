@@ -290,11 +290,13 @@ def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted:
         found = replace(found, transfer_url=str(mounted.resolve()))
     elif found.shared_root and modules.has_mark(Path(found.shared_root), found.shared_mark):
         found = replace(found, transfer_url=found.shared_root)
+    # Its secret at the controller's own daemon is no business of another one.
+    secret = "" if config.transfer_url and found.shared_root else found.transfer_password
     return replace(
         config,
         broker_url=_broker(config.broker_url, found.broker_url),
         transfer_url=config.transfer_url or found.transfer_url,
-        transfer_password=config.transfer_password or found.transfer_password,
+        transfer_password=config.transfer_password or secret,
         # These are one agreement between all.
         lease_seconds=found.lease_seconds,
         grace_seconds=found.grace_seconds,

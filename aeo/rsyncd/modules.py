@@ -7,7 +7,7 @@ each connection, so what is written here holds from the next one on. Its folder:
     ├── rsyncd.conf            written anew when a right changes, like the next three
     ├── secrets                0600; rsync wants the secrets themselves, no digests
     ├── read.<name>            what the module to read shows: the first rule that fits counts
-    ├── write.<name>           what the module to write takes
+    ├── write.<name>           what the module to write takes, which is the inbox
     ├── state                  digest of what the files say; not there while they are written
     ├── port                   kept over restarts where it is still free
     ├── config.lock, lock      held while the above are written; by who keeps the daemon; lock.<module>: its connections
@@ -48,11 +48,11 @@ _FETCHED = ("evaluation.json", "trials.jsonl", "keep")
 _REFUSED = (
     # `D` is devices and pipes as they are asked for on the wire.
     "D links copy-links copy-unsafe-links copy-dirlinks keep-dirlinks hard-links devices specials write-devices "
-    "copy-devices owner group super fake-super acls xattrs delete delete-* remove-source-files files-from "
-    "link-dest copy-dest compare-dest backup backup-dir temp-dir partial-dir"
+    "copy-devices owner group super fake-super acls xattrs force delete delete-* remove-source-files files-from "
+    "mkpath link-dest copy-dest compare-dest backup backup-dir temp-dir partial-dir"
 )
 #: In the configuration's form; a change has every file written anew.
-_FORM = 1
+_FORM = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def offered(config: Config, shared: Shared) -> bool:
     """Whether this controller serves files itself: rsync is installed, and no other way was configured."""
     # The daemon's configuration could not name such a folder.
     plain = str(shared.root).isprintable() and not set("%\\") & set(str(shared.root))
-    return not config.transfer_url and plain and rsync.installed()
+    return not (config.transfer_url or config.transfer_password) and plain and rsync.installed()
 
 
 def way(config: Config, shared: Shared) -> str:
@@ -213,10 +213,9 @@ def _readable(shared: Shared, right: Rights) -> Iterator[str]:
 
 def _writable(right: Rights) -> Iterator[str]:
     # Without a slash at the end: that is how the daemon asks for the folder which things are to be put in.
-    yield "+ /inbox"
     for id in ("*",) if right.everything else sorted(right.evaluations):
-        yield f"+ /inbox/{id}"
-        yield f"+ /inbox/{id}/**"
+        yield f"+ /{id}"
+        yield f"+ /{id}/**"
 
 
 def _lines(rules: Iterator[str]) -> str:
@@ -255,11 +254,11 @@ def _config(shared: Shared, names: Collection[str]) -> str:
         f"secrets file = {folder / 'secrets'}",
     ]
     for name in names:
-        for module, rules, mode in (
-            (remote.READING, "read", ("read only = yes",)),
-            (remote.WRITING, "write", ("read only = no", "write only = yes")),
+        for module, rules, path, mode in (
+            (remote.READING, "read", shared.root, ("read only = yes",)),
+            (remote.WRITING, "write", shared.inbox, ("read only = no", "write only = yes")),
         ):
-            lines += ["", f"[{module}{name}]", f"path = {shared.root}", *mode, f"auth users = {_account(name)}"]
+            lines += ["", f"[{module}{name}]", f"path = {path}", *mode, f"auth users = {_account(name)}"]
             lines += [f"exclude from = {folder / f'{rules}.{name}'}", f"lock file = {folder / f'lock.{rules}.{name}'}"]
     return "\n".join(lines) + "\n"
 

@@ -20,7 +20,7 @@ from aeo.core.errors import InputError, TransferFailed
 from aeo.core.names import check_name
 from aeo.layout import inside
 from aeo.transfer import copy, rsync, tree
-from aeo.transfer.remote import Remote
+from aeo.transfer.remote import INBOX, Remote
 
 #: On one machine, a folder of at most so many files and bytes is copied before rsync has even started.
 SMALL_FILES, SMALL_BYTES = 200, 32 * 1024 * 1024
@@ -53,7 +53,7 @@ def push(remote: Remote, source: Path, target: str, *, password: str = "") -> No
         if source.is_dir():
             _push_folder(remote, source, target, password, what)
         else:
-            _push(remote, [str(source), remote.inward.argument(target)], target, password, what)
+            _push(remote, [str(source), remote.destination(target)], target, password, what)
 
 
 def push_all(remote: Remote, root: Path, names: Sequence[str], target: str, *, password: str = "") -> None:
@@ -84,9 +84,7 @@ def push_all(remote: Remote, root: Path, names: Sequence[str], target: str, *, p
     options = [*place, "--files-from=-", "--from0", "--no-implied-dirs"]
     listed = b"".join(b"./" + os.fsencode(name) + b"\0" for name in paths)
     with _told(what):
-        _push(
-            remote, [*options, f"{root}/", remote.inward.argument(f"{target}/")], f"{target}/x", password, what, listed
-        )
+        _push(remote, [*options, f"{root}/", remote.destination(f"{target}/")], f"{target}/x", password, what, listed)
 
 
 def fetch(remote: Remote, source: str, target: Path, *, only: Sequence[str] = (), password: str = "") -> None:
@@ -195,7 +193,7 @@ def _push_folder(remote: Remote, source: Path, target: str, password: str, what:
     # "./" because rsync takes a line that begins with # or ; for a comment.
     listed = b"".join(b"./" + os.fsencode(name) + b"\0" for name in names)
     options = ["--inplace", "--files-from=-", "--from0"]
-    _push(remote, [*options, f"{source}/", remote.inward.argument(f"{target}/")], target, password, what, listed)
+    _push(remote, [*options, f"{source}/", remote.destination(f"{target}/")], target, password, what, listed)
 
 
 def _push(remote: Remote, arguments: Sequence[str], target: str, password: str, what: str, listed: bytes = b"") -> None:
@@ -217,8 +215,9 @@ def _list_root(remote: Remote, password: str) -> rsync.Ending:
 def _make_folders(remote: Remote, path: str, password: str) -> rsync.Ending:
     """Make ``path`` below the root by sending a skeleton of empty folders; modes of those that exist are left alone."""
     with tempfile.TemporaryDirectory(prefix="aeo-") as skeleton:
-        Path(skeleton, path).mkdir(parents=True, exist_ok=True)
-        arguments = ["--recursive", f"--timeout={rsync.QUIET_SECONDS}", f"{skeleton}/", remote.inward.argument()]
+        below = f"{path}/".removeprefix(INBOX) if remote.is_ours else path
+        Path(skeleton, below).mkdir(parents=True, exist_ok=True)
+        arguments = ["--recursive", f"--timeout={rsync.QUIET_SECONDS}", f"{skeleton}/", remote.destination()]
         return rsync.run(remote, arguments, password=password)
 
 

@@ -5,7 +5,7 @@
 ``ssh://[user@]host[:port]/abs/path``     over ssh; keys and the like come from ``~/.ssh/config``
 ``rsync://[user@]host[:port]/module[/sub]``  an rsync daemon; its password is given apart
 ``rsync://…/aeo.out.NAME``                the controller's own daemon: what is written goes to the
-                                          module ``aeo.in.NAME`` beside it
+                                          module ``aeo.in.NAME`` beside it, which is the inbox
 ========================================  =====================================================
 """
 
@@ -23,6 +23,8 @@ from aeo.core.errors import InputError
 FLAG = "--transfer-url"
 #: What modules of the controller's own daemon begin with: one to read, one to write.
 READING, WRITING = "aeo.out.", "aeo.in."
+#: What every path that is written begins with.
+INBOX = "inbox/"
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -55,11 +57,16 @@ class Remote:
         return f"{self.kind}://{self._account}{port}{module}{quote(self.path)}"
 
     @property
-    def inward(self) -> Remote:
-        """Where what goes to this address is written."""
-        if not self.module.startswith(READING):
-            return self
-        return replace(self, module=WRITING + self.module[len(READING) :])
+    def is_ours(self) -> bool:
+        """Whether it is the controller's own daemon."""
+        return self.kind == "rsync" and self.module.startswith(READING)
+
+    def destination(self, relative: str = "") -> str:
+        """`argument` of where ``relative`` is written to; at the controller's own daemon the inbox is all there is."""
+        if not self.is_ours:
+            return self.argument(relative)
+        inbox = replace(self, module=WRITING + self.module[len(READING) :])
+        return inbox.argument(relative.removeprefix(INBOX))
 
     @property
     def _account(self) -> str:

@@ -75,7 +75,7 @@ def test_nothing_but_the_daemon_brings_an_evaluation_home(stage: Stage) -> None:
         assert f"rsync on aeo.out.{id}/evaluations/{run.id}" in log
         assert f"rsync to aeo.in.{id}/" in log
     # A minute after the end it may do that no more; of what it may now, the files say the same as the book.
-    assert f"/inbox/{run.id}/**" in (stage.shared / "rsync" / "write.a").read_text()
+    assert f"/{run.id}/**" in (stage.shared / "rsync" / "write.a").read_text()
 
 
 def test_a_daemon_that_is_killed_in_the_middle_costs_nothing(stage: Stage) -> None:

@@ -189,10 +189,18 @@ def test_what_can_be_listed_is_what_may_be_read(kept: Kept, shared: Shared) -> N
 
 
 BARRED = (
-    *("tasks/d-e1/task/sub/file", "tasks/d-e9/", "evaluations/e1/keep", "evaluations/e1/evaluation.json"),
-    *("inbox/e2/t.1/", "inbox/e2/other.token/result.json", "inbox/e9/x", "token", "jobs/job/result.json", "new"),
-    *("inbox/e1/../../token", "inbox/e1/../e2/x", "inbox/../rsync/secrets", "../away"),
-    *("inbox/e1/link/file", "inbox/e1/link/"),
+    *(
+        "tasks/d-e1/task/sub/file",
+        "inbox/e1/x",
+        "e2/t.1/",
+        "e2/other.token/result.json",
+        "e9/x",
+        "token",
+        "new",
+        "new/",
+    ),
+    *("../tasks/d-e1/task/sub/file", "../tasks/d-e9/", "../evaluations/e1/keep", "../jobs/job/result.json", "../away"),
+    *("e1/../../token", "e1/../e2/x", "e1/../../rsync/secrets", "../rsync/secrets", "e1/link/file", "e1/link/"),
 )
 
 
@@ -209,11 +217,37 @@ def test_where_a_worker_may_not_write(kept: Kept, shared: Shared, tmp_path: Path
         assert _all(shared.root) == before
 
 
+def test_a_tree_for_the_root_leaves_only_what_may_be_there(kept: Kept, shared: Shared, tmp_path: Path) -> None:
+    secrets = let_in(shared)
+    for name in ("e2/other.token/result.json", "e2/new/x", "e1/t.1/x", "e9/x", "tasks/x", "token", "new/x"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text("mine")
+    before, issued = _all(shared.root), modules.issued(shared)
+    root = f"rsync://worker-a@{modules.HOST}:{modules.port(shared)}/aeo.in.a/"
+    for options in (
+        ["-r"],
+        ["-rR", "--inplace"],
+        ["-r", "--checksum", "--force"],
+        ["-r", "--append"],
+        ["-rt", "--mkpath"],
+    ):
+        run(secrets["a"], *options, f"{tmp_path}/tree/./", root)
+    for path in ("e9/x/", "e2/new/er/", "new/er/x"):
+        done = run(secrets["a"], "-r", "--mkpath", f"{tmp_path}/tree/new/", root + path)
+        assert done.returncode, done
+    after = _all(shared.root)
+    assert {path.removeprefix(f"{shared.root}/") for path in after.keys() - before.keys()} <= {
+        *("inbox/e1/t.1", "inbox/e1/t.1/x")
+    }
+    assert {path: after[path] for path in before} == before
+    assert modules.issued(shared) == issued
+
+
 def test_options_that_remove_or_lead_away_are_refused(kept: Kept, shared: Shared, tmp_path: Path) -> None:
     secrets = let_in(shared)
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "link").symlink_to("/etc/passwd")
-    url = f"rsync://worker-a@{modules.HOST}:{modules.port(shared)}/aeo.in.a/inbox/e1/"
+    url = f"rsync://worker-a@{modules.HOST}:{modules.port(shared)}/aeo.in.a/e1/"
     options = ("--delete", "--links", "--copy-dest=../e2", "--link-dest=../../tasks", "--backup-dir=../../jobs", "-D")
     for option in (*options, "--temp-dir=../../tasks", "--partial-dir=../../tasks", "--keep-dirlinks", "-o", "-H"):
         done = run(secrets["a"], "-r", option, f"{tmp_path}/from/", url)
@@ -297,7 +331,7 @@ def test_who_loses_its_secret_is_cut_off_in_the_middle(kept: Kept, shared: Share
     for id in ("a", "b"):
         (tmp_path / id).mkdir()
         (tmp_path / id / "large").write_bytes(b"x" * 8_000_000)
-        url = f"rsync://worker-{id}@{modules.HOST}:{modules.port(shared)}/aeo.in.{id}/inbox/e1/{id}/"
+        url = f"rsync://worker-{id}@{modules.HOST}:{modules.port(shared)}/aeo.in.{id}/e1/{id}/"
         environment = {**os.environ, "RSYNC_PASSWORD": secrets[id]}
         command = ["rsync", "-r", "--inplace", "--whole-file", "--bwlimit=400", f"{tmp_path}/{id}/", url]
         sent.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
@@ -329,7 +363,7 @@ def test_rights_follow_the_book(site: Site) -> None:
     assert "e1" not in read.read_text() + write.read_text()
     credentials.grant(site, "e1", ["a"])
     assert "+ /evaluations/e1/trials.jsonl\n" in read.read_text()
-    assert "+ /inbox/e1/**\n" in write.read_text()
+    assert "+ /e1/**\n" in write.read_text()
     credentials.grant_ahead(site, "set", ["d1"], ["a"])
     assert "+ /tasks/d1/***\n" in read.read_text()
     # The same process keeps its secret; the next gets another.
