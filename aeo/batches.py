@@ -23,7 +23,8 @@ from aeo.records import Record
 from aeo.secrets import delivery, keeping
 from aeo.sender import Handed, Parcel
 from aeo.site import WorkerSite
-from aeo.store import evaluations, trials, workers
+from aeo.store import access, evaluations, trials, workers
+from aeo.store.connection import Denied
 from aeo.store.trials import Requeued
 from aeo.turns import Turn
 
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 FAILED_BATCHES = 3
 #: Seconds between two tries to tell the store that a batch has ended.
 STORE_SECONDS = 2.0
+#: Seconds for which a right is asked for that does not come.
+DENIED_SECONDS = 60.0
 #: Seconds that a result which cannot be pushed holds up the cancelling of its evaluation.
 CANCEL_PUSH_SECONDS = 30.0
 
@@ -108,24 +111,41 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
     return {"batch": batch.id, "ran": ran, "note": site.draining(), "again": work.turn.given}
 
 
-def await_store(site: WorkerSite, batch: Batch) -> None:
-    """Wait until the store takes it that a batch has ended, or the worker must stop now.
+def await_store(site: WorkerSite, batch: Batch, *, end: bool) -> bool:
+    """Wait until the store takes it that a batch has ended, or (without ``end``) that it is looked at.
+
+    Until the worker must stop now at the latest. False where this worker may reach the evaluation no more, and its
+    asking did not help: it is over, or gone, and nobody waits for what is said of it.
 
     Where it answers and refuses to write (its disk or memory is full), Celery would lose the slot of a message that
     returned: it could not keep the result, and would count the message as running for ever.
     """
+    refused_at: float | None = None
     while True:
         try:
-            evaluations.end_batch(site.db, batch)
-            return
+            if end:
+                evaluations.end_batch(site.db, batch)
+            else:
+                access.look(site.db, batch.evaluation)
+            return True
+        except Denied as error:
+            if refused_at is None:
+                refused_at = clock()
+                log.warning("batch %s cannot be ended, its right is asked for: %s", batch.id, error)
+            if clock() - refused_at >= DENIED_SECONDS:
+                log.warning("batch %s is of an evaluation that this worker may reach no more", batch.id)
+                return False
+            with suppress(AeoError):
+                access.ask_for(site.db, site.config.worker_id, batch.evaluation)
         except AeoError as error:
+            refused_at = None
             log.warning("batch %s cannot be ended, trying again: %s", batch.id, error)
         except Exception:
             # A fault of our own would come again; the heartbeat tells that this batch is no more.
             log.exception("batch %s cannot be ended", batch.id)
-            return
+            return True
         if site.stopping.wait(STORE_SECONDS):
-            return
+            return refused_at is None
 
 
 def _open(site: WorkerSite, batch: Batch) -> Work:
@@ -272,7 +292,14 @@ def _run_in(work: Work, claim: Claim, trial: PlannedTrial, context: TrialContext
     started_at = datetime.now(timezone.utc)
     names = work.record.evaluation.spec.secrets
     given = delivery.bring(work.site, claim, names, gives_up=lambda: hold.stopped is not Stopped.NOT)
-    if given.missing:
+    if given.refused:
+        # For good, though the lease is held: not for ever from worker to worker.
+        hold.trial_over()
+        reason = f"The controller refuses its secrets to this worker: {given.refused}"
+        if _give_back(work, claim, hold, reason) is not Requeued.EXHAUSTED:
+            return None
+        _write_failure(work, trial, context, "SecretRefusedError", reason)
+    elif given.missing:
         # Set when it was submitted, and gone meanwhile. Another worker may have it.
         hold.trial_over()
         missing = ", ".join(given.missing)

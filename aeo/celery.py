@@ -20,6 +20,10 @@ from celery.backends.redis import RedisBackend
 from celery.exceptions import CPendingDeprecationWarning
 from celery.worker import state
 
+from aeo.store.connection import is_denial
+
+log = logging.getLogger(__name__)
+
 #: Message names; senders know only these, never the functions behind them.
 RUN_BATCH = "aeo.run_batch"
 MERGE = "aeo.merge"
@@ -51,6 +55,26 @@ class UnreadResults(RedisBackend):
     def remove_pending_result(self, result: Any) -> Any:
         """Nothing was waited for."""
         return result
+
+    def mark_as_done(self, *args: Any, **kwargs: Any) -> None:
+        """Without the right to it nothing is stored: what raised here would keep its slot for ever."""
+        with _refusals_told():
+            super().mark_as_done(*args, **kwargs)
+
+    def mark_as_failure(self, *args: Any, **kwargs: Any) -> None:
+        """Likewise."""
+        with _refusals_told():
+            super().mark_as_failure(*args, **kwargs)
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not is_denial(error):
+            raise
+        log.warning("a message's result is dropped, as its evaluation is over for this worker: %s", error)
 
 
 def make_app(broker_url: str, *, worker: str = "") -> Celery:

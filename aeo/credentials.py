@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
+import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from aeo import folders
 from aeo.codec import dumps, loads
-from aeo.core.errors import Conflict, InputError
+from aeo.core.errors import AeoError, Conflict, InputError
 from aeo.core.model import WorkerInfo
 from aeo.layout import Shared
 from aeo.rsyncd import modules
 from aeo.rsyncd.modules import Rights
 from aeo.site import Site
 from aeo.store import access
+from aeo.store import evaluations as evaluations_store
 from aeo.store.access import NotOffered
 from aeo.store.connection import Db
+from aeo.store.evaluations import BatchState
+
+log = logging.getLogger(__name__)
 
 #: `Config.worker_credentials`: own where the server can, the broker's own address for all, or own or nothing.
 AUTO, SHARED, OWN = "auto", "shared", "own"
@@ -52,6 +57,12 @@ class Account:
     boot: str
     #: The evaluations it has a share in, or holds something of; until when at least, seconds since 1970.
     evaluations: dict[str, float] = field(default_factory=dict)
+    #: Evaluations it reached before, until when it may get them back; seconds since 1970.
+    past: dict[str, float] = field(default_factory=dict)
+    #: Whether the server knows all of this.
+    told: bool = True
+    #: Since when its worker is not there, seconds since 1970; 0 while it is.
+    lost: float = 0.0
     #: What it was asked to fetch ahead, by dataset.
     ahead: dict[str, Ahead] = field(default_factory=dict)
 
@@ -112,10 +123,8 @@ def _held(shared: Shared) -> Iterator[Book]:
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         book = _read(path)
-        before = dumps(book)
         yield book
-        if dumps(book) != before:
-            _write(path, book)
+        _write(path, book)
 
 
 def restore(shared: Shared, db: Db) -> None:
@@ -126,9 +135,40 @@ def restore(shared: Shared, db: Db) -> None:
         Unavailable: the server is away.
     """
     if shared.credentials.exists():
+        _mend(shared)
         with _held(shared) as book:
             for id, account in book.accounts.items():
                 access.put(db, id, account.digest, account.evaluations)
+
+
+def _mend(shared: Shared) -> None:
+    """Set a damaged book aside and begin anew: workers find their users gone, and register again."""
+    path = shared.credentials
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            _read(path)
+        except InputError as error:
+            aside = path.with_name(f"{path.name}.damaged")
+            path.replace(aside)
+            folders.write(path, dumps(Book()))
+            again = "Whoever was revoked is to be revoked again: aeo workers revoke ID"
+            log.error("%s; it was set aside as %s, and workers get new credentials. %s", error, aside, again)
+
+
+def tell(site: Site, book: Book, id: str, evaluations: Mapping[str, float]) -> None:
+    """Let a worker reach these evaluations and no others, within `held`.
+
+    The book has more than the server in between, so that a crash or a failure is put right in the next round.
+
+    Raises:
+        NotOffered, Unavailable: see `aeo.store.access.put`.
+    """
+    account = book.accounts[id]
+    account.evaluations, account.told = {**account.evaluations, **evaluations}, False
+    save(site, book)
+    access.put(site.db, id, account.digest, evaluations)
+    account.evaluations, account.told = dict(evaluations), True
 
 
 def save(site: Site, book: Book) -> None:
@@ -142,7 +182,11 @@ def check(site: Site, id: str) -> None:
     Raises:
         Conflict: a person revoked it.
     """
-    if id in read(site).revoked:
+    _check(read(site), id)
+
+
+def _check(book: Book, id: str) -> None:
+    if id in book.revoked:
         raise Conflict(
             f"The credentials of worker {id!r} were revoked by a person.",
             field="--worker-id",
@@ -156,26 +200,37 @@ def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
     ``again``: it has some and was forgotten otherwise; it keeps them, if they are those of this very process.
 
     Raises:
+        Conflict: a person revoked it, perhaps just now.
         InputError: the server cannot do it, and `OWN` is configured.
         Unavailable: the server is away.
     """
     config = site.config
     url = config.worker_broker_url or config.broker_url
     with held(site) as book:
+        # Within the lock: who is revoked meanwhile must not be given anything.
+        _check(book, info.id)
         account = book.accounts.get(info.id)
         if config.worker_credentials == SHARED:
-            book.accounts.pop(info.id, None)
+            kept = again and account is None
             book.shared = "so configured"
-            return Given(broker_url=url, kept=again, files=_files(site, book, info.id, again=again))
+            if book.accounts.pop(info.id, None) is not None:
+                save(site, book)
+                # If not now, then in the next round.
+                with suppress(AeoError):
+                    access.drop(site.db, info.id)
+            return Given(broker_url=url, kept=kept, files=_files(site, book, info.id, again=kept))
         if again and account is not None and account.boot == info.boot:
-            access.put(site.db, info.id, account.digest, account.evaluations)
-            return Given(broker_url="", kept=True)
+            # Where the server does it no more, it gets the shared password below.
+            with suppress(NotOffered):
+                access.put(site.db, info.id, account.digest, account.evaluations)
+                return Given(broker_url="", kept=True)
         password = secrets.token_urlsafe(24)
-        evaluations = account.evaluations if account else {}
+        evaluations = account.evaluations if account else _shares(site, info.id)
         made = Account(
             digest=hashlib.sha256(password.encode()).hexdigest(),
             boot=info.boot,
             evaluations=evaluations,
+            past=account.past if account else {},
             ahead=account.ahead if account else {},
         )
         book.unnamed = tuple(one for one in book.unnamed if one != info.id)
@@ -194,7 +249,19 @@ def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
             return Given(broker_url=url, kept=kept, files=_files(site, book, info.id, again=kept))
         book.shared = ""
         files = _files(site, book, info.id)
-    return Given(broker_url=own_url(url, access.user_of(info.id), password), files=files)
+    return Given(broker_url=own_url(url, access.user(site.db, info.id), password), files=files)
+
+
+def _shares(site: Site, id: str) -> dict[str, float]:
+    """Open evaluations that have a batch of a worker which has not ended: sent before it had an account."""
+    return {
+        evaluation: 0.0
+        for evaluation in evaluations_store.open_ids(site.db)
+        if any(
+            item.batch.worker == id and item.state is not BatchState.ENDED
+            for item in evaluations_store.batches(site.db, evaluation)
+        )
+    }
 
 
 def _files(site: Site, book: Book, id: str, *, again: bool = False) -> str:
@@ -243,7 +310,9 @@ def without_credentials(url: str) -> str:
 
 
 def grant(site: Site, evaluation: str, workers: Iterable[str]) -> None:
-    """Let these workers reach an evaluation; before they are sent a batch of it.
+    """Let these workers reach an evaluation; before they have a seat in it or are sent a batch of it.
+
+    A worker whose user the server does not make is passed over: it has the shared password, or registers again.
 
     Raises:
         Unavailable: the server is away.
@@ -251,11 +320,17 @@ def grant(site: Site, evaluation: str, workers: Iterable[str]) -> None:
     if not site.shared.credentials.exists():
         return
     with held(site) as book:
-        for id in sorted(set(workers) & set(book.accounts)):
-            account = book.accounts[id]
-            account.evaluations.setdefault(evaluation, 0.0)
-            save(site, book)
-            access.put(site.db, id, account.digest, account.evaluations)
+        ours = {id: book.accounts[id] for id in sorted(set(workers) & set(book.accounts))}
+        for account in ours.values():
+            if evaluation not in account.evaluations:
+                account.evaluations[evaluation], account.told = 0.0, False
+        save(site, book)
+        for id, account in ours.items():
+            try:
+                access.put(site.db, id, account.digest, account.evaluations)
+                account.told = True
+            except NotOffered as error:
+                log.warning("worker %s gets no right to %s: %s", id, evaluation, error)
         open_files(site, book)
 
 
@@ -303,13 +378,13 @@ def _read(path: Path) -> Book:
     except FileNotFoundError:
         return Book()
     except InputError as error:
-        # Not begun anew: it says who is to be kept out.
-        raise InputError(f"{path} is damaged: {error}") from None
+        # Not begun anew unseen: it says who is to be kept out.
+        fix = "Start the controller anew: it sets the file aside, and workers get new credentials."
+        raise InputError(f"{path} is damaged: {error}", fix=fix) from None
 
 
 def _write(path: Path, book: Book) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(dumps(book))
-    draft.replace(path)
+    text, there = dumps(book), path.exists()
+    # It is held in each round, mostly without a change.
+    if (path.read_text("utf-8") if there else dumps(Book())) != text:
+        folders.write(path, text)

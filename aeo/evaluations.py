@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from aeo import assets, contents, dispatch, executors, records, sharing, submission, summaries
+from aeo import assets, contents, credentials, dispatch, executors, records, sharing, submission, summaries
 from aeo.core import estimate, stopping
 from aeo.core.allot import Allotment
 from aeo.core.errors import Conflict, InputError, Problem
@@ -213,6 +213,8 @@ def _create(site: Site, executor: Executor, evaluation: Evaluation, shares: Allo
             records.write_carried(staging, rows)
         batches = sharing.batches_of(id, shares)
         undo.callback(_forget, site, id)
+        # Before a worker has a seat of it: whatever it claims looks at the seats it has.
+        credentials.grant(site, id, {batch.worker for batch in batches})
         # The store before the folder: if we die between them, the user saw a failure and nothing will run.
         store.save(site.db, evaluation, batches, shares.unfit)
         # Nobody claims before there is a folder, or a message.

@@ -13,8 +13,8 @@ from types import TracebackType
 from aeo import logs
 from aeo.core.errors import Unavailable
 from aeo.core.model import Batch, Claim
-from aeo.store import evaluations, trials
-from aeo.store.connection import Db
+from aeo.store import access, evaluations, trials
+from aeo.store.connection import Db, Denied
 from aeo.store.trials import Renewal, Standing
 
 #: Seconds between two looks; a cancel is seen within this.
@@ -106,9 +106,13 @@ class Leases:
         if kept:
             found = trials.renew_all(kept[0].db, [hold.renewal() for hold in kept])
             for hold, standing in zip(kept, found, strict=True):
-                hold.found(standing)
+                with hold.asking():
+                    if isinstance(standing, Denied):
+                        raise standing
+                    hold.found(standing)
         for hold in holds:
-            hold.leave_if_deaf()
+            with hold.asking():
+                hold.leave_if_deaf()
 
 
 class Hold:
@@ -218,6 +222,16 @@ class Hold:
             if standing is Standing.LOST and trials.reclaim(self.db, self._claim, lease_seconds=self.lease_seconds):
                 standing = Standing.HELD
             self._standing = standing
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Around what may be refused of this run alone: its right is asked for, and the others go on."""
+        try:
+            yield
+        except Denied as error:
+            with logs.of_run(self._claim):
+                log.warning("lease of %s: %s", self._claim.trial, error)
+            access.ask_for(self.db, self._claim.worker, self._claim.evaluation)
 
     def leave_if_deaf(self) -> None:
         """Say of a trial that does not stop that its batch claims nothing more, else others would wait for it.

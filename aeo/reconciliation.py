@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from aeo import grants, jobs, records, redispatch, results
-from aeo.core.errors import NotFound
+from aeo.core.errors import AeoError, NotFound
 from aeo.core.model import Claim, EvaluationState, WorkerState
 from aeo.records import Record
 from aeo.recovery import no_harm_to_others, recover
@@ -33,8 +33,7 @@ def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
         Unavailable: the store is away.
     """
     # First: who has a right no more, as the server was started again, waits for it.
-    with no_harm_to_others("", "given to its workers"):
-        grants.keep(site, {worker.info.id: worker for worker in workers.all(site.db)})
+    _keep_rights(site)
     settled = health.settled_seconds(site.db)
     if settled is None:
         log.warning("the store was wiped or started again; bringing it in line with the disk")
@@ -46,6 +45,16 @@ def reconcile(site: Site, *, watched_seconds: float = math.inf) -> None:
     for id in store.open_ids(site.db):
         with no_harm_to_others(id, "repaired"):
             _repair(site, id, pool, settled)
+
+
+def _keep_rights(site: Site) -> None:
+    """What fails here fails again in the next round, and keeps nobody from being repaired."""
+    try:
+        grants.keep(site, {worker.info.id: worker for worker in workers.all(site.db)})
+    except AeoError as error:
+        log.error("workers' rights cannot be seen to: %s", error)
+    except Exception:
+        log.exception("workers' rights cannot be seen to")
 
 
 def _repair(site: Site, id: str, pool: Mapping[str, WorkerStatus], settled: float) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
-from aeo import dispatch, logs, sharing
+from aeo import credentials, dispatch, logs, sharing
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
@@ -80,6 +80,8 @@ def _send_helpers(
             helpers += [sharing.new_batch(status.id, id) for _ in range(count)]
             left -= count
     if helpers:
+        # Before the seat, as whatever a worker claims looks at the seats it has.
+        credentials.grant(site, status.id, {batch.worker for batch in helpers})
         store.add_batches(site.db, status.id, dict.fromkeys(helpers, ()))
         dispatch.send(site, status.id, helpers, priority=evaluation.spec.priority)
         events.emit(site.db, status.id, "redispatched", batches=len(helpers), waiting=status.pending)
@@ -160,6 +162,7 @@ def send_more(site: Site, record: Record, pool: Sequence[WorkerStatus]) -> None:
     if len(shares.homeless) == len(waiting):
         sharing.share_out(waiting, fit, evaluation.spec)
     batches = sharing.batches_of(evaluation.id, shares)
+    credentials.grant(site, evaluation.id, {batch.worker for batch in batches})
     store.add_batches(site.db, evaluation.id, batches, shares.unfit)
     dispatch.send(site, evaluation.id, list(batches), priority=evaluation.spec.priority)
     events.emit(site.db, evaluation.id, "redispatched", batches=len(batches), waiting=len(waiting))

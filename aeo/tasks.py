@@ -28,16 +28,19 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
     """Run one batch. Never fails: a member that does would keep the chord's callback from ever being sent."""
     site: WorkerSite = _bound["site"]
     worker = site.config.worker_id
+    asked, failed = Batch(id=batch, evaluation=evaluation, worker=worker, message=self.request.id), False
     with logs.about(evaluation=evaluation, batch=batch, worker=worker):
         try:
-            done = batches.run(site, Batch(id=batch, evaluation=evaluation, worker=worker, message=self.request.id))
+            done = batches.run(site, asked)
         except Exception as error:
             log.exception("batch %s ended early", batch)
-            batches.await_store(site, Batch(id=batch, evaluation=evaluation, worker=worker))
-            return {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}
-    if done.get("again"):
-        # Its message was sent again: this one must not count in the chord.
-        raise Ignore
+            done, failed = {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}, True
+        if done.get("again"):
+            # Its message was sent again: this one must not count in the chord.
+            raise Ignore
+        if not batches.await_store(site, asked, end=failed):
+            # Its result would be refused, and with it the slot would be lost.
+            raise Ignore
     return done
 
 

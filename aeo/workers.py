@@ -228,11 +228,15 @@ def revoke(site: Site, id: str) -> Removed:
 
 
 def _take_back(site: Site, id: str, what: str) -> int:
-    """Give back what a worker runs and forget it; returns how many trials.
+    """End a worker's batches, give back what it runs and forget it with its queue; returns how many trials.
 
     From the first step on it claims nothing and takes nothing back. After a crash between them the same call goes on.
     """
     store.bar(site.db, id)
+    for evaluation in evaluation_store.open_ids(site.db):
+        for item in evaluation_store.batches(site.db, evaluation):
+            if item.batch.worker == id and item.state is not BatchState.ENDED:
+                evaluation_store.end_batch(site.db, item.batch)
     given_back = 0
     for claim in trials.workers_claims(site.db, id):
         where = (claim.evaluation, claim.trial, claim.token)
@@ -240,6 +244,8 @@ def _take_back(site: Site, id: str, what: str) -> int:
         answer = trials.requeue(site.db, *where, reason=reason, max_requeues=0, counted=False)
         given_back += answer is Requeued.AGAIN
     store.remove(site.db, id)
+    # What waits there of evaluations that nobody lets it reach any more would be refused to it when it is back.
+    health.drop_queues(site.db, dispatch.lists_of(dispatch.queue_of(id)))
     return given_back
 
 

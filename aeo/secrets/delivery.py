@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds of one try; between two tries, doubling from the first to the last; until it is given up.
 TRY_SECONDS, FIRST_WAIT, LAST_WAIT, BRING_SECONDS = 15.0, 0.5, 15.0, 120.0
+#: Seconds for which a refusal is asked again: a lease that was lost is taken back, or the trial told to stop, in these.
+REFUSED_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Given:
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Names that are set nowhere.
     missing: tuple[str, ...] = ()
+    #: Why the controller gives none to this worker, though it holds the lease; "" if it does.
+    refused: str = ""
 
 
 def give(site: Site, evaluation: str, trial: str, *, worker: str, token: str, proof: str) -> Mapping[str, str]:
@@ -61,12 +65,16 @@ def prove(config: Config, claim: Claim) -> str:
 
 
 def _keys(site: Site, worker: str) -> Iterator[str]:
-    """Digests of the passwords with which this worker may use the broker: its own, or the broker's."""
+    """Digests of the passwords with which this worker may use the broker: its own, or the broker's.
+
+    None where the broker has no password: anybody can show that he knows it.
+    """
     account = credentials.read(site).accounts.get(worker)
     if account is not None:
         yield account.digest
+        return
     for url in (site.config.broker_url, site.config.worker_broker_url):
-        if url:
+        if urlsplit(url).password:
             yield _key(url)
 
 
@@ -89,12 +97,18 @@ def bring(site: WorkerSite, claim: Claim, names: Sequence[str], *, gives_up: Cal
     """
     if not names:
         return Given()
-    wait, until = FIRST_WAIT, time.monotonic() + BRING_SECONDS
+    wait, until, refused_until = FIRST_WAIT, time.monotonic() + BRING_SECONDS, 0.0
     while True:
         try:
             given = _ask(site.config, claim)
             break
         except AeoError as error:
+            if isinstance(error, Forbidden):
+                refused_until = refused_until or time.monotonic() + REFUSED_SECONDS
+                if time.monotonic() > refused_until and not gives_up():
+                    return Given(refused=str(error))
+            else:
+                refused_until = 0.0
             if gives_up() or time.monotonic() > until or site.stopping.wait(wait):
                 raise Unavailable(f"The secrets of {claim.trial} did not come: {error}") from None
             log.warning("%s; trying again", error)
@@ -120,7 +134,8 @@ def _ask(config: Config, claim: Claim) -> Mapping[str, str]:
     except (ValueError, LookupError, TypeError, AttributeError):
         # Not what it said: that may be a secret.
         raise Unavailable(f"{config.controller_url} gives no secrets: it answers something else.") from None
-    raise Unavailable(f"The controller gives no secrets ({answer.status_code}): {_reason(answer)}")
+    kind = Forbidden if answer.status_code == httpx.codes.FORBIDDEN else Unavailable
+    raise kind(f"The controller gives no secrets ({answer.status_code}): {_reason(answer)}")
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from aeo.core.errors import AeoError, Unavailable
+from aeo.core.errors import AeoError, InputError, Unavailable
+from aeo.core.names import check_name
 from aeo.store.connection import Db
 from aeo.store.keys import key
 
@@ -37,9 +38,18 @@ class NotOffered(AeoError):
     """The server has no such users, or we may not make any."""
 
 
-def user_of(worker: str) -> str:
-    """Name of a worker's user."""
-    return f"worker-{worker}"
+def user_of(worker: str, database: int = 0) -> str:
+    """Name of a worker's user. Users are the whole server's: controllers on one have a database each."""
+    return f"worker.{database}-{worker}" if database else f"worker-{worker}"
+
+
+def user(db: Db, worker: str) -> str:
+    """Name of a worker's user at this store."""
+    return user_of(worker, _database(db))
+
+
+def _database(db: Db) -> int:
+    return int(db.client.connection_pool.connection_kwargs.get("db") or 0)
 
 
 def put(db: Db, worker: str, digest: str, evaluations: Iterable[str]) -> None:
@@ -55,7 +65,7 @@ def put(db: Db, worker: str, digest: str, evaluations: Iterable[str]) -> None:
     for id in evaluations:
         rules += [f"~{key('evaluation', id)}", f"~{key('evaluation', id)}:*"]
         rules += [f"~celery-task-meta-{id}-*", f"~celery-taskset-meta-{id}-*"]
-    rules += _own(worker, int(db.client.connection_pool.connection_kwargs.get("db") or 0))
+    rules += _own(worker, _database(db))
     try:
         _set_user(db, worker, rules)
     except Unavailable as error:
@@ -68,11 +78,11 @@ def put(db: Db, worker: str, digest: str, evaluations: Iterable[str]) -> None:
 
 def _set_user(db: Db, worker: str, rules: list[str]) -> None:
     try:
-        db.client.execute_command("ACL", "SETUSER", user_of(worker), *rules, _SETINFO)
+        db.client.execute_command("ACL", "SETUSER", user(db, worker), *rules, _SETINFO)
     except Unavailable as error:
         if _SETINFO not in str(error):
             raise
-        db.client.execute_command("ACL", "SETUSER", user_of(worker), *rules)
+        db.client.execute_command("ACL", "SETUSER", user(db, worker), *rules)
 
 
 def _own(worker: str, database: int) -> list[str]:
@@ -103,7 +113,7 @@ def drop(db: Db, worker: str) -> None:
     Raises:
         Unavailable: the server is away, or does not let us.
     """
-    db.client.execute_command("ACL", "DELUSER", user_of(worker))
+    db.client.execute_command("ACL", "DELUSER", user(db, worker))
     cut(db, worker)
 
 
@@ -111,7 +121,7 @@ def cut(db: Db, worker: str) -> None:
     """Cut every connection of a worker's user."""
     # Some servers refuse to look for a user that is gone; then they have cut its connections themselves.
     try:
-        db.client.execute_command("CLIENT", "KILL", "USER", user_of(worker))
+        db.client.execute_command("CLIENT", "KILL", "USER", user(db, worker))
     except Unavailable as error:
         if "No such user" not in str(error):
             raise
@@ -123,7 +133,7 @@ def present(db: Db) -> frozenset[str]:
     Raises:
         Unavailable: the server is away, or does not let us.
     """
-    prefix = user_of("")
+    prefix = user(db, "")
     users = db.client.execute_command("ACL", "USERS")
     return frozenset(name[len(prefix) :] for name in users if name.startswith(prefix))
 
@@ -147,4 +157,22 @@ def asked_for(db: Db, worker: str) -> frozenset[str]:
     with db.client.pipeline(transaction=True) as pipe:
         pipe.smembers(key("wants", worker))
         pipe.delete(key("wants", worker))
-        return frozenset(pipe.execute()[0])
+        asked = pipe.execute()[0]
+    return frozenset(evaluation for evaluation in asked if _is_name(evaluation))
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return bool(check_name(text, "evaluation id"))
+    except InputError:
+        return False
+
+
+def look(db: Db, evaluation: str) -> None:
+    """See whether we may look at an evaluation, be it there or not.
+
+    Raises:
+        Denied: we may not.
+        Unavailable: the server is away.
+    """
+    db.client.exists(key("evaluation", evaluation))

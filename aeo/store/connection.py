@@ -63,6 +63,18 @@ class Db:
 
         Each is a step of its own: when this fails, some may have been done.
         """
+        answers = self.try_all(script, calls)
+        for answer in answers:
+            if isinstance(answer, Unavailable):
+                raise answer
+        return answers
+
+    def try_all(self, script: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
+        """`run_all`, with the `Unavailable` of a call that failed in its place: the others are done.
+
+        Raises:
+            Unavailable: the server is away.
+        """
         found = self.scripts[script]
         args = [tuple(call) for call in calls]
         with self.client.pipeline(transaction=False) as pipe:
@@ -71,9 +83,12 @@ class Db:
             answers = pipe.execute(raise_on_error=False)
         for index, answer in enumerate(answers):
             if isinstance(answer, NoScriptError):
-                answers[index] = self.run(script, *args[index])
+                try:
+                    answers[index] = self.run(script, *args[index])
+                except Denied as error:
+                    answers[index] = error
             elif isinstance(answer, RedisError):
-                raise _unavailable(self.client, answer)
+                answers[index] = _unavailable(self.client, answer)
         return list(answers)
 
     def close(self) -> None:
@@ -176,6 +191,12 @@ class _Pipeline(Pipeline):
             raise _unavailable(self, error) from None
 
 
+def is_denial(error: Exception) -> bool:
+    """Whether the server says by this that a user has no right."""
+    known = isinstance(error, (AuthenticationError, NoPermissionError))
+    return known or (isinstance(error, RedisError) and any(sign in str(error) for sign in _DENIALS))
+
+
 def _unavailable(client: redis.Redis, error: Exception) -> Unavailable:
     settings = client.connection_pool.connection_kwargs
     text = str(error)
@@ -183,6 +204,5 @@ def _unavailable(client: redis.Redis, error: Exception) -> Unavailable:
     for secret in {password, quote(password, safe="")} - {""}:
         text = text.replace(secret, "***")
     place = f"{settings.get('host', 'memory')}:{settings.get('port', 0)}"
-    denied = isinstance(error, (AuthenticationError, NoPermissionError)) or any(sign in text for sign in _DENIALS)
-    kind = Denied if denied else Unavailable
+    kind = Denied if is_denial(error) else Unavailable
     return kind(f"The store at {place} does not answer as it should: {text}")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hmac import compare_digest
 from itertools import chain
 
 from aeo.codec import dumps
+from aeo.core.errors import InputError
+from aeo.core.names import check_name
 from aeo.store.connection import Db, moment
 from aeo.store.keys import key
+
+log = logging.getLogger(__name__)
+
+#: Kinds that only the controller tells, as in `prelude.lua`.
+SEALED = frozenset({"submitted", "moved", "committed", "carried", "stopped", "recovered"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +52,31 @@ def emit(db: Db, evaluation: str, kind: str, **fields: str | int | float) -> Non
 
 
 def take(db: Db, count: int) -> list[tuple[str, Event]]:
-    """Read the oldest events with their entry ids; they stay until `forget`."""
-    return [(entry, _event(fields)) for entry, fields in db.client.xrange(key("events"), count=count)]
+    """Read the oldest events with their entry ids; they stay until `forget`.
+
+    What is no event is dropped, and so is one of a kind that only the controller tells and that has not its seal.
+    """
+    seal = _seal(db)
+    while found := db.client.xrange(key("events"), count=count):
+        events = [(entry, event) for entry, fields in found if (event := _event(fields, seal))]
+        bad = {entry for entry, _ in found} - {entry for entry, _ in events}
+        if bad:
+            log.warning("events that are none, or no worker's to tell, are dropped: %d", len(bad))
+            db.client.xdel(key("events"), *bad)
+        if events:
+            return events
+    return []
+
+
+def _seal(db: Db) -> str:
+    """The controller's seal; "" at the first look at a store, whose events may have been written before there was one.
+
+    Who writes forged ones into an empty store just then is believed.
+    """
+    found: str | None = db.client.get(key("seal"))
+    if found is None:
+        db.client.set(key("seal"), secrets.token_hex(16), nx=True)
+    return found or ""
 
 
 def forget(db: Db, ids: Sequence[str]) -> None:
@@ -57,6 +90,18 @@ def length(db: Db) -> int:
     return int(db.client.xlen(key("events")))
 
 
-def _event(fields: dict[str, str]) -> Event:
+def _event(fields: dict[str, str], seal: str) -> Event | None:
+    """None where it is none: workers write here too."""
     rest = dict(fields)
-    return Event(evaluation=rest.pop("evaluation"), kind=rest.pop("kind"), at=moment(rest.pop("at")), fields=rest)
+    told = rest.pop("seal", "")
+    if "id" in rest:
+        # It would stand in its line for the entry's own.
+        return None
+    try:
+        # It becomes a path.
+        evaluation = check_name(rest.pop("evaluation"), "evaluation id")
+        event = Event(evaluation=evaluation, kind=rest.pop("kind"), at=moment(rest.pop("at")), fields=rest)
+        event.line("")
+    except (InputError, LookupError, ValueError, OverflowError, OSError, RecursionError):
+        return None
+    return None if seal and event.kind in SEALED and not compare_digest(told.encode(), seal.encode()) else event

@@ -6,12 +6,17 @@ One process takes. What it took and did not finish is kept apart, and `restore` 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from aeo.core.errors import InputError
+from aeo.core.names import check_name
 from aeo.store.connection import SOCKET_TIMEOUT, Db
 from aeo.store.keys import key
+
+log = logging.getLogger(__name__)
 
 #: Seconds one command blocks; the socket's own time-out must not come first.
 _BLOCK = SOCKET_TIMEOUT / 4
@@ -44,16 +49,29 @@ def take_all(db: Db, timeout_seconds: float, *, most: int) -> list[Arrival]:
     while True:
         waiting = min(most, length(db)) if most > 1 else 1
         items = db.run_all("take", [(entry,) for entry in entries[:waiting]])
-        found = [(entry, json.loads(item)) for entry, item in zip(entries, items, strict=False) if item]
+        taken = [(entry, item) for entry, item in zip(entries, items, strict=False) if item]
+        found = [arrival for entry, item in taken if (arrival := _arrival(entry, item))]
+        if len(found) < len(taken):
+            # Workers write here: what is no arrival would be taken again and again.
+            log.warning("what was no arrival in the inbox is dropped: %d", len(taken) - len(found))
+            db.client.hdel(key("taken"), *({entry for entry, _ in taken} - {arrival.entry for arrival in found}))
         if found:
-            return [
-                Arrival(evaluation=id, trial=trial, token=token, entry=entry) for entry, (id, trial, token) in found
-            ]
+            return found
         left = deadline - time.monotonic()
         if left <= 0:
             return []
         # Waits without taking: puts the head back where it was. A lost answer then loses no arrival.
         db.client.blmove(key("inbox"), key("inbox"), max(0.01, min(left, _BLOCK)), "LEFT", "LEFT")
+
+
+def _arrival(entry: str, item: str) -> Arrival | None:
+    try:
+        id, trial, token = json.loads(item)
+        # They become paths.
+        check_name(id, "evaluation id"), check_name(trial, "trial"), check_name(token, "token")
+    except (ValueError, TypeError, RecursionError, InputError):
+        return None
+    return Arrival(evaluation=id, trial=trial, token=token, entry=entry)
 
 
 def put_back(db: Db, arrival: Arrival) -> None:

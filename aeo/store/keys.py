@@ -14,6 +14,8 @@ TEMPLATES: Mapping[str, str] = {
     "recovering": "aeo:recovering",
     #: Stream: what happened, until the control process has it on disk.
     "events": "aeo:events",
+    #: What shows that an event is the controller's; no worker can read it.
+    "seal": "aeo:seal",
     #: List: results that arrived; hash: those being looked at, by take.
     "inbox": "aeo:inbox",
     "taken": "aeo:inbox:taken",

@@ -15,9 +15,9 @@ from hmac import compare_digest
 
 from aeo.codec import dumps, loads
 from aeo.core.choose import PATIENCE_SECONDS, Answer
-from aeo.core.errors import NotFound
+from aeo.core.errors import NotFound, Unavailable
 from aeo.core.model import Batch, Claim, Outcome, TrialRow, TrialState, TrialSummary
-from aeo.store.connection import Db, moment
+from aeo.store.connection import Db, Denied, moment
 from aeo.store.connection import now as now
 from aeo.store.keys import key
 
@@ -95,15 +95,28 @@ class Renewal:
     phase: str = ""
 
 
-def renew_all(db: Db, renewals: Sequence[Renewal]) -> list[Standing]:
-    """`renew` many leases, and `set_phase` where there is one, on one way there and back."""
+def renew_all(db: Db, renewals: Sequence[Renewal]) -> list[Standing | Denied]:
+    """`renew` many leases, and `set_phase` where there is one, on one way there and back.
+
+    One that is refused has the refusal in its place: the others are renewed.
+    """
     asked = [(one.claim.evaluation, one.claim.trial, one.claim.token) for one in renewals]
     leases = [(*who, round(one.lease_seconds * 1000)) for who, one in zip(asked, renewals, strict=True)]
-    found = [Standing(answer) for answer in db.run_all("renew", leases)]
-    phases = [(*who, one.phase) for who, one in zip(asked, renewals, strict=True) if one.phase]
+    found = [_standing(answer) for answer in db.try_all("renew", leases)]
+    phases = [
+        (*who, one.phase)
+        for who, one, standing in zip(asked, renewals, found, strict=True)
+        if one.phase and isinstance(standing, Standing)
+    ]
     if phases:
         db.run_all("set_phase", phases)
     return found
+
+
+def _standing(answer: str | Unavailable) -> Standing | Denied:
+    if isinstance(answer, Unavailable) and not isinstance(answer, Denied):
+        raise answer
+    return answer if isinstance(answer, Denied) else Standing(answer)
 
 
 def reclaim(db: Db, claim: Claim, *, lease_seconds: float) -> bool:

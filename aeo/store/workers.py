@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
 from aeo.store import speeds
 from aeo.store.connection import Db, moment, now
 from aeo.store.keys import key
+
+log = logging.getLogger(__name__)
 
 #: One sample a minute: most of them kept, and for how many seconds after the last.
 SAMPLES, SAMPLES_LIFE = 90, 2 * 3600
@@ -283,11 +286,12 @@ def removed(db: Db) -> list[RemovedWorker]:
 
 
 def remove(db: Db, id: str) -> None:
-    """Forget a worker. What it runs stays its own until requeued."""
+    """Forget a worker and what waits for it. What it runs stays its own until requeued."""
     with db.client.pipeline(transaction=True) as pipe:
         pipe.hdel(key("workers"), id)
         pipe.srem(key("idle"), id)
         pipe.delete(key("worker", id), key("beat", id), key("worker_recent", id), key("samples", id))
+        pipe.delete(*(key(noun, id) for noun in ("waiting", "working", "loads", "room", "wants")))
         pipe.execute()
 
 
@@ -362,7 +366,7 @@ def _status(
     info: str, told: dict[str, str], beat: str | None, busy: int, recent: list[str], *, at: datetime, speed: float
 ) -> WorkerStatus:
     heartbeat = _heartbeat(beat) if beat else None
-    state = WorkerState(told.get("state", WorkerState.ONLINE.value)) if heartbeat else WorkerState.LOST
+    state = _state(told) if heartbeat else WorkerState.LOST
     if heartbeat and state is WorkerState.ONLINE and heartbeat.draining in _ECHOES:
         # Resumed since it said so; it learns of it with its next beat.
         heartbeat = replace(heartbeat, draining="")
@@ -373,7 +377,7 @@ def _status(
         heartbeat=heartbeat,
         # A beat may come in between reading the clock and reading it.
         heartbeat_age=max(at - heartbeat.at, timedelta()).total_seconds() if heartbeat else None,
-        weight_override=float(told["weight"]) if "weight" in told else None,
+        weight_override=_weight(told),
         note=told.get("note", "") or "; ".join(f"{name}{EXECUTOR_OUT}{why}" for name, why in out.items()),
         busy=busy,
         recent=tuple(value == "1" for value in recent),
@@ -388,8 +392,27 @@ def _beat_json(heartbeat: Heartbeat) -> str:
     return dumps(told)
 
 
-def _heartbeat(text: str) -> Heartbeat:
+def _heartbeat(text: str) -> Heartbeat | None:
+    """None where it is none: a worker writes it itself, and must not hide the others."""
     at, _, told = text.partition(" ")
-    # A worker of a later version may tell more.
-    known = {name: value for name, value in loads(dict, told).items() if name in _TOLD}
-    return decode(Heartbeat, {**known, "at": moment(at).isoformat()})
+    try:
+        # A worker of a later version may tell more.
+        known = {name: value for name, value in loads(dict, told).items() if name in _TOLD}
+        return decode(Heartbeat, {**known, "at": moment(at).isoformat()})
+    except (InputError, ValueError, OverflowError, OSError):
+        log.warning("a worker's heartbeat is none; it counts as lost")
+        return None
+
+
+def _state(told: Mapping[str, str]) -> WorkerState:
+    try:
+        return WorkerState(told.get("state", WorkerState.ONLINE.value))
+    except ValueError:
+        return WorkerState.PAUSED
+
+
+def _weight(told: Mapping[str, str]) -> float | None:
+    try:
+        return float(told["weight"])
+    except (KeyError, ValueError):
+        return None

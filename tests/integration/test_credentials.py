@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -231,6 +232,8 @@ def test_what_a_worker_still_holds_of_a_closed_evaluation_it_gets_back(site: Sit
     evaluation(site, "e1", "a")
     evaluation(site, "e2", "b")
     with credentials.held(site) as book:
+        book.accounts["a"].past = dict(book.accounts["a"].evaluations, e0=0.0)
+        book.accounts["a"].past["e1"] = time.time() + 60
         book.accounts["a"].evaluations.clear()
         access.put(site.db, "a", book.accounts["a"].digest, ())
     with as_worker(mine) as db:

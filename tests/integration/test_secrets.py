@@ -219,6 +219,10 @@ def test_only_the_worker_that_runs_the_trial_gets_them(controller: Controller) -
         own = replace(worker.config, broker_url=credentials.issue(site, info).broker_url)
         assert own.broker_url != site.config.broker_url
         assert controller.post(path, asked(own, claim)).status_code == status
+        if name == "a":
+            # From then on by that alone.
+            assert controller.post(path, right).status_code == 403
+            right = asked(own, claim)
 
     # Neither when its lease has ended, nor when its result has come.
     renewed = trials.renew(site.db, claim, lease_seconds=0.001)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from apiflask import APIBlueprint
 from flask import Response
 
 from aeo import codec, credentials, workers
+from aeo.core.errors import AeoError
 from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
 from aeo.rsyncd import modules
@@ -57,7 +60,13 @@ def register(body: WorkerIn, query: RegisterQuery) -> Response:
     info = codec.decode(WorkerInfo, body.model_dump())
     check_entrance(info.id)
     workers.admit(site, info)
-    given = credentials.issue(site, info, again=query.again)
+    try:
+        given = credentials.issue(site, info, again=query.again)
+    except AeoError:
+        # It gets no share of anything while it cannot sign in.
+        with suppress(AeoError):
+            store.leave(site.db, info.id, info.boot)
+        raise
     config = site.config
     own = modules.offered(config, site.shared)
     return reply(

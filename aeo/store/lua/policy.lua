@@ -58,7 +58,11 @@ local function look(evaluation, batch, worker, patience)
 
   function view.status(id)
     if not statuses[id] then
-      local read = redis.call('HMGET', key('evaluation', id), 'state', 'kinds', 'priority', 'pending', 'total')
+      -- One whose right has not come yet, or has gone, does not run as far as this worker is concerned.
+      local read = redis.pcall('HMGET', key('evaluation', id), 'state', 'kinds', 'priority', 'pending', 'total')
+      if read.err then
+        read = {}
+      end
       statuses[id] = {
         runs = read[1] == 'running', kinds = tonumber(read[2] or 0), priority = tonumber(read[3] or 0),
         pending = tonumber(read[4] or 0), untouched = read[4] == read[5],

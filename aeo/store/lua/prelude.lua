@@ -12,8 +12,20 @@ end
 -- Milliseconds on the server's clock.
 local NOW = read_clock()
 
+-- What recovery believes after a wipe. Only the controller's scripts tell it, which can read the seal; a worker can
+-- write any event.
+local SEALED = { submitted = true, moved = true, committed = true, carried = true, stopped = true, recovered = true }
+
 local function emit(evaluation, kind, ...)
-  redis.call('XADD', key('events'), '*', 'evaluation', evaluation, 'kind', kind, 'at', NOW, ...)
+  local seal = SEALED[kind] and redis.call('GET', key('seal'))
+  local head = { 'evaluation', evaluation, 'kind', kind, 'at', NOW }
+  if seal then
+    head[7], head[8] = 'seal', seal
+  end
+  for _, field in ipairs({ ... }) do
+    head[#head + 1] = field
+  end
+  redis.call('XADD', key('events'), '*', unpack(head))
 end
 
 local function status_of(evaluation, name)
