@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from aeo import summaries
@@ -35,16 +35,34 @@ def keep_all(site: Site, rows: Sequence[tuple[str, TrialRow, str]]) -> list[bool
 def note_durations(site: Site, rows: Sequence[tuple[Record, PlannedTrial, TrialRow]]) -> None:
     """Remember how long trials took that ran to their end, for later estimates."""
     ran: dict[str, list[tuple[PlannedTrial, float, str]]] = {}
-    timed: list[tuple[str, Timed]] = []
+    scored: dict[str, list[tuple[str, PlannedTrial, TrialRow]]] = {}
     for record, trial, row in rows:
         seconds = row.summary.seconds
         if seconds is not None and row.summary.outcome in (Outcome.SCORED, Outcome.INVALID):
-            ran.setdefault(record.evaluation.spec.executor, []).append((trial, seconds, row.worker))
-            run = Timed(evaluation=record.evaluation.id, seconds=seconds, expected=trial.estimated_seconds)
-            timed.append((row.worker, run))
+            valid = row.summary.outcome is Outcome.SCORED
+            # What is invalid may have ended early, and says nothing of its worker.
+            worker = row.worker if valid else ""
+            ran.setdefault(record.evaluation.spec.executor, []).append((trial, seconds, worker))
+            if valid:
+                scored.setdefault(record.evaluation.spec.executor, []).append((record.evaluation.id, trial, row))
+    for executor, runs in scored.items():
+        speeds.note(site.db, _compared(site, executor, runs))
     for executor, durations in ran.items():
         history.note(site.db, executor, durations)
-    speeds.note(site.db, timed)
+
+
+def _compared(
+    site: Site, executor: str, runs: Sequence[tuple[str, PlannedTrial, TrialRow]]
+) -> Iterator[tuple[str, Timed]]:
+    """Each with its worker, beside the last run of the same that another worker had."""
+    known = history.runs(site.db, executor, (trial.history_key for _, trial, _ in runs))
+    for id, trial, row in runs:
+        who = (trial.labels.get("agent", ""), trial.labels.get("model", ""))
+        for past in known.get(trial.history_key, ()):
+            if past.worker not in ("", row.worker) and (past.agent, past.model) == who:
+                seconds = row.summary.seconds or 0.0
+                yield row.worker, Timed(evaluation=id, seconds=seconds, other=past.worker, before=past.seconds)
+                break
 
 
 def watch(site: Site, rows: Sequence[tuple[str, TrialRow]]) -> None:

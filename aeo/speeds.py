@@ -21,7 +21,8 @@ class Pacer:
 
     def __init__(self, site: Site, stop: threading.Event) -> None:
         self._site, self._stop = site, stop
-        self._noted = -1
+        #: How many runs were noted, and which workers there were.
+        self._seen: tuple[int, list[str]] = (-1, [])
         #: Whether an evaluation's order leaves no choice: what has ended is to be a random sample.
         self._fixed: dict[str, bool] = {}
         #: Evaluations that were told; None: nobody knows, those of an earlier process.
@@ -48,13 +49,13 @@ class Pacer:
         self._stop.wait(ROUND_SECONDS)
 
     def _learn(self, names: list[str]) -> dict[str, float]:
-        db, noted = self._site.db, speeds.noted(self._site.db)
-        before = speeds.learnt(db)
-        if noted == self._noted:
-            return before
-        learnt = core.learn(speeds.timed(db, dict.fromkeys([*names, *before])))
+        db = self._site.db
+        seen = (speeds.noted(db), sorted(names))
+        if seen == self._seen:
+            return speeds.learnt(db)
+        learnt = core.learn(speeds.timed(db, names))
         speeds.keep(db, learnt)
-        self._noted = noted
+        self._seen = seen
         return learnt
 
     def _is_fixed(self, id: str) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from aeo import records, summaries
 from aeo.core.errors import InputError, NotFound
-from aeo.core.speeds import RECENT
+from aeo.core.speeds import RECENT, REMEMBERED_SECONDS
 from aeo.site import Site
 from aeo.store import evaluations, health, history, speeds, trials
 from aeo.store.evaluations import EvaluationStatus
@@ -133,5 +134,5 @@ def _restore_history(site: Site) -> None:
     """Tell the store how long tasks took before, from what the summaries have."""
     tasks = past.last_runs(site.book, each=history.KEPT)
     datasets = past.last_runs(site.book, each=history.KEPT_MEANT, by_dataset=True)
-    speeds.restore(site.db, past.last_timed(site.book, each=RECENT))
+    speeds.restore(site.db, past.last_timed(site.book, each=RECENT, since=time.time() - REMEMBERED_SECONDS))
     history.restore(site.db, tasks, datasets)

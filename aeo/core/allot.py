@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from aeo.core.leave import LEAST_SPEED
 from aeo.core.model import Capacity, Needs, PlannedTrial
 
 
@@ -88,7 +89,8 @@ def allot(trials: Sequence[PlannedTrial], offers: Sequence[Offer], limit: int | 
     unfit = {worker: names for worker, names in unfit.items() if names}
     batches = {offer.worker: concurrency(_held(trials, unfit, offer), offer.capacity, limit) for offer in offers}
     weights = {
-        offer.worker: float(batches[offer.worker] if offer.weight is None else offer.weight) * offer.speed
+        offer.worker: float(batches[offer.worker] if offer.weight is None else offer.weight)
+        * max(offer.speed, LEAST_SPEED)
         for offer in offers
         if batches[offer.worker] and offer.weight != 0
     }

@@ -82,7 +82,7 @@ TEMPLATES: Mapping[str, str] = {
     "history_meant": "aeo:history_meant:%s:%s",
     "history_whole": "aeo:history_whole",
     #: Hash: worker to its speed in thousandths, as learnt. List: the last runs of one, newest first, each as its
-    #: evaluation, seconds and what was expected.
+    #: evaluation, seconds, another worker and what the same took there; expires.
     "learnt": "aeo:speeds",
     "timed": "aeo:speeds:%s",
     #: What one submission is made of before it is published; expires by itself.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from aeo.core.pool import Pace
-from aeo.core.speeds import RECENT, SOON_SECONDS, Timed, pace
+from aeo.core.speeds import RECENT, REMEMBERED_SECONDS, SOON_SECONDS, Timed, bounded, pace
 from aeo.store.connection import Db, now
 from aeo.store.keys import key
 
@@ -15,14 +15,15 @@ _NOTED = " noted"
 
 
 def note(db: Db, runs: Iterable[tuple[str, Timed]]) -> None:
-    """Remember runs that came to their end, each with its worker; those nobody had an estimate for say nothing."""
-    told = [(worker, one) for worker, one in runs if worker and one.seconds > 0 and one.expected > 0]
+    """Remember runs, each with its worker."""
+    told = [(worker, one) for worker, one in runs if worker and one.seconds > 0 and one.before > 0]
     if not told:
         return
     with db.client.pipeline(transaction=False) as pipe:
         for worker, one in told:
             pipe.lpush(key("timed", worker), _text(one))
             pipe.ltrim(key("timed", worker), 0, RECENT - 1)
+            pipe.expire(key("timed", worker), round(REMEMBERED_SECONDS))
         pipe.hincrby(key("learnt"), _NOTED, len(told))
         pipe.execute()
 
@@ -39,24 +40,30 @@ def timed(db: Db, workers: Iterable[str]) -> Mapping[str, list[Timed]]:
         for name in names:
             pipe.lrange(key("timed", name), 0, -1)
         found = pipe.execute()
-    return {name: [_timed(text) for text in texts] for name, texts in zip(names, found, strict=True) if texts}
+    return {
+        name: [_timed(text) for text in texts if text.count(",") == 3]
+        for name, texts in zip(names, found, strict=True)
+        if texts
+    }
 
 
 def restore(db: Db, runs: Mapping[str, Sequence[Timed]]) -> None:
     """Put in what the summaries know of each worker, newest first."""
     with db.client.pipeline(transaction=True) as pipe:
         for worker, some in runs.items():
-            texts = [_text(one) for one in some[:RECENT] if one.seconds > 0 and one.expected > 0]
+            texts = [_text(one) for one in some[:RECENT] if one.seconds > 0 and one.before > 0]
             pipe.delete(key("timed", worker))
             if texts:
                 pipe.rpush(key("timed", worker), *texts)
+                pipe.expire(key("timed", worker), round(REMEMBERED_SECONDS))
         pipe.hincrby(key("learnt"), _NOTED, 1)
         pipe.execute()
 
 
 def learnt(db: Db) -> dict[str, float]:
     """The speed of each worker of which anything was learnt."""
-    return {name: int(value) / 1000 for name, value in db.client.hgetall(key("learnt")).items() if name != _NOTED}
+    found = db.client.hgetall(key("learnt"))
+    return {name: bounded(int(value) / 1000) for name, value in found.items() if name != _NOTED}
 
 
 def keep(db: Db, speeds: Mapping[str, float]) -> bool:
@@ -77,7 +84,7 @@ def table(found: Pace | None) -> dict[str, str]:
     """A pace as the store keeps it; empty where workers are alike."""
     if found is None:
         return {}
-    told = {worker: round(speed * 1000) for worker, speed in found.speeds.items()}
+    told = {worker: max(1, round(speed * 1000)) for worker, speed in found.speeds.items()}
     told |= {" power": round(found.power * 1000), " fastest": max(told.values())}
     return {name: str(value) for name, value in told.items()}
 
@@ -108,9 +115,10 @@ def tell(db: Db, evaluation: str, speeds: Mapping[str, float]) -> None:
 
 
 def _text(one: Timed) -> str:
-    return json.dumps([one.evaluation, round(one.seconds, 3), round(one.expected, 3)], separators=(",", ":"))
+    found = [one.evaluation, round(one.seconds, 3), one.other, round(one.before, 3)]
+    return json.dumps(found, separators=(",", ":"))
 
 
 def _timed(text: str) -> Timed:
-    evaluation, seconds, expected = json.loads(text)
-    return Timed(evaluation=evaluation, seconds=seconds, expected=expected)
+    evaluation, seconds, other, before = json.loads(text)
+    return Timed(evaluation=evaluation, seconds=seconds, other=other, before=before)

@@ -66,7 +66,9 @@ def last_runs(book: Book, *, each: int, by_dataset: bool = False) -> dict[tuple[
     """
     query = f"""
         SELECT executor, dataset, task, seconds, planned, agent, model, worker FROM (
-          SELECT executor, dataset, task, seconds, planned, agent, model, worker, committed,
+          SELECT executor, dataset, task, seconds, planned, agent, model, committed,
+            -- What is invalid says nothing of its worker.
+            CASE outcome WHEN 'scored' THEN worker ELSE '' END AS worker,
             ROW_NUMBER() OVER (PARTITION BY executor, dataset{"" if by_dataset else ", task"}
               ORDER BY committed DESC) AS nth
           FROM lines l JOIN evaluations e ON e.number = l.evaluation
@@ -81,23 +83,36 @@ def last_runs(book: Book, *, each: int, by_dataset: bool = False) -> dict[tuple[
     return dict(found)
 
 
-def last_timed(book: Book, *, each: int) -> dict[str, Sequence[Timed]]:
-    """The last runs of every worker, newest first, at most so many of each.
+def last_timed(book: Book, *, each: int, since: float) -> dict[str, Sequence[Timed]]:
+    """The last scored runs of every worker, newest first, each beside the last before it that another worker had.
+
+    At most so many of each worker, committed since then.
 
     Raises:
         Unavailable: the summaries cannot be read.
     """
+    # A plan's dataset has a name; said here, or the index by task could not be used.
     query = """
-        SELECT worker, id, seconds, estimated FROM (
-          SELECT worker, id, seconds, estimated, committed,
-            ROW_NUMBER() OVER (PARTITION BY worker ORDER BY committed DESC) AS nth
-          FROM lines l JOIN evaluations e ON e.number = l.evaluation
-          WHERE outcome IN ('scored', 'invalid') AND seconds > 0 AND estimated > 0 AND worker != '' AND NOT carried)
-        WHERE nth <= ? ORDER BY committed DESC"""
+        WITH latest AS (
+          SELECT * FROM (
+            SELECT worker, id, executor, dataset, task, agent, model, seconds, committed,
+              ROW_NUMBER() OVER (PARTITION BY worker ORDER BY committed DESC) AS nth
+            FROM lines l JOIN evaluations e ON e.number = l.evaluation
+            WHERE outcome = 'scored' AND seconds > 0 AND worker != '' AND NOT carried AND committed > ?)
+          WHERE nth <= ?),
+        compared AS (
+          SELECT one.worker, one.id, one.seconds, one.committed, p.worker AS other, p.seconds AS before,
+            ROW_NUMBER() OVER (PARTITION BY one.worker, one.nth ORDER BY p.committed DESC) AS nth
+          FROM latest one
+          JOIN lines p ON p.dataset = one.dataset AND p.dataset != '' AND p.task = one.task
+            AND p.agent = one.agent AND p.model = one.model AND p.worker NOT IN ('', one.worker)
+            AND p.outcome = 'scored' AND p.seconds > 0 AND NOT p.carried AND p.committed < one.committed
+          JOIN evaluations e ON e.number = p.evaluation AND e.executor = one.executor)
+        SELECT worker, id, seconds, other, before FROM compared WHERE nth = 1 ORDER BY committed DESC"""
     found: dict[str, list[Timed]] = {}
     with book.read() as connection:
-        for worker, id, seconds, estimated in connection.execute(query, (each,)):
-            found.setdefault(worker, []).append(Timed(evaluation=id, seconds=seconds, expected=estimated))
+        for worker, id, seconds, other, before in connection.execute(query, (since, each)):
+            found.setdefault(worker, []).append(Timed(evaluation=id, seconds=seconds, other=other, before=before))
     return dict(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from waiting import eventually
 from aeo import speeds as loop
 from aeo import workers
 from aeo.core.model import WorkerState
-from aeo.core.speeds import RECENT, Timed
+from aeo.core.speeds import FASTEST, RECENT, REMEMBERED_SECONDS, SLOWEST, Timed, pace
 from aeo.site import Site
 from aeo.store import evaluations, speeds
 from aeo.store import workers as worker_store
@@ -21,12 +22,13 @@ from aeo.store.connection import Db
 from aeo.store.keys import key
 
 
-def a_run(seconds: float, expected: float = 10.0, evaluation: str = "before") -> Timed:
-    return Timed(evaluation=evaluation, seconds=seconds, expected=expected)
+def a_run(seconds: float, before: float = 10.0, other: str = "other") -> Timed:
+    return Timed(evaluation="before", seconds=seconds, other=other, before=before)
 
 
 def a_history(db: Db, **factors: float) -> None:
-    speeds.note(db, [(worker, a_run(10.0 / factor)) for worker, factor in factors.items() for _ in range(9)])
+    for one, other in permutations(factors, 2):
+        speeds.note(db, [(one, a_run(10.0 / factors[one], 10.0 / factors[other], other))] * 9)
 
 
 def told(db: Db, id: str) -> dict[str, str]:
@@ -36,7 +38,7 @@ def told(db: Db, id: str) -> dict[str, str]:
 
 def test_the_last_runs_of_each_worker_are_remembered(db: Db) -> None:
     speeds.note(db, [("a", a_run(float(n))) for n in range(1, RECENT + 9)])
-    speeds.note(db, [("b", a_run(1.0)), ("", a_run(1.0)), ("c", a_run(1.0, expected=0.0)), ("c", a_run(0.0))])
+    speeds.note(db, [("b", a_run(1.0)), ("", a_run(1.0)), ("c", a_run(1.0, before=0.0)), ("c", a_run(0.0))])
     found = speeds.timed(db, ["a", "b", "c"])
     assert [run.seconds for run in found["a"]][:2] == [RECENT + 8.0, RECENT + 7.0]
     assert (len(found["a"]), list(found)) == (RECENT, ["a", "b"])
@@ -44,6 +46,8 @@ def test_the_last_runs_of_each_worker_are_remembered(db: Db) -> None:
     speeds.restore(db, {"a": [a_run(3.0)], "d": [a_run(4.0), a_run(0.0)]})
     assert speeds.timed(db, ["a", "d"]) == {"a": [a_run(3.0)], "d": [a_run(4.0)]}
     assert speeds.noted(db) > RECENT + 9
+    assert 0 < db.client.ttl(key("timed", "a")) <= REMEMBERED_SECONDS
+    assert 0 < db.client.ttl(key("timed", "b")) <= REMEMBERED_SECONDS
 
 
 def test_what_was_learnt_is_kept_until_it_is_learnt_anew(db: Db) -> None:
@@ -54,6 +58,12 @@ def test_what_was_learnt_is_kept_until_it_is_learnt_anew(db: Db) -> None:
     assert speeds.learnt(db) == {"a": 0.5, "b": 1.0}
     assert speeds.keep(db, {"b": 0.25})
     assert speeds.learnt(db) == {"b": 0.25}
+
+
+def test_what_is_kept_is_read_within_bounds(db: Db) -> None:
+    db.client.hset(key("learnt"), mapping={"a": "0", "b": "9999999"})
+    assert speeds.learnt(db) == {"a": SLOWEST, "b": FASTEST}
+    assert speeds.table(pace(["a", "b"], {"a": 0.0, "b": 1.0})).get("a") == "1"
 
 
 def test_a_new_evaluation_is_told_from_its_start_unless_its_order_is_fixed(db: Db) -> None:
@@ -119,6 +129,19 @@ def test_a_worker_that_is_paused_or_lost_counts_no_more(site: Site, pacer: loop.
     assert told(site.db, id)
 
 
+def test_only_workers_that_are_there_have_a_speed(site: Site, pacer: loop.Pacer) -> None:
+    for id in ("fast", "slow"):
+        register(site, id)
+    a_history(site.db, fast=1.0, slow=0.25, gone=0.125)
+    pacer.round()
+    assert speeds.learnt(site.db).keys() == {"fast", "slow"}
+    # It comes back, and is known again though nobody ran anything.
+    register(site, "gone")
+    pacer.round()
+    learnt = speeds.learnt(site.db)
+    assert learnt["slow"] / learnt["gone"] == pytest.approx(2.0, rel=0.15)
+
+
 def test_an_evaluation_with_a_stopping_rule_keeps_its_order(site: Site, pacer: loop.Pacer) -> None:
     for id in ("fast", "slow"):
         register(site, id)
@@ -140,13 +163,24 @@ def test_a_share_is_by_speed(site: Site, pacer: loop.Pacer) -> None:
     assert shares == {"fast": 40, "slow": 10}
 
 
-def test_runs_are_remembered_with_their_workers_and_outlive_the_store(site: Site, tmp_path: Path) -> None:
-    register(site, "a")
-    with running(site, tmp_path, "a"):
-        id = submit(site, {"name": "job", "tasks": 4, "seconds": 0.05, "estimate": 60}).id
-        closed(site, id)
-        eventually(lambda: len(speeds.timed(site.db, ["a"]).get("a", [])) == 4)
-        runs = speeds.timed(site.db, ["a"])["a"]
-        assert {(run.evaluation, run.expected) for run in runs} == {(id, 60.0)}
-        site.db.client.delete(key("timed", "a"), key("history_whole"))
-        eventually(lambda: len(speeds.timed(site.db, ["a"]).get("a", [])) == 4)
+def test_runs_are_remembered_beside_those_of_others_and_outlive_the_store(site: Site, tmp_path: Path) -> None:
+    # The last one is invalid: it says nothing, of neither.
+    fail = {"task-4": "invalid"}
+    ids = []
+    for worker in ("a", "b"):
+        register(site, worker)
+        with running(site, tmp_path / worker, worker):
+            ids.append(submit(site, {"name": worker, "tasks": 4, "seconds": 0.05, "fail": fail}).id)
+            closed(site, ids[-1])
+            worker_store.set_state(site.db, worker, WorkerState.PAUSED)
+            if worker == "a":
+                assert speeds.timed(site.db, ["a"]) == {}
+                continue
+            eventually(lambda: len(speeds.timed(site.db, ["b"]).get("b", [])) == 3)
+            runs = speeds.timed(site.db, ["b"])["b"]
+            assert {(run.evaluation, run.other) for run in runs} == {(ids[1], "a")}
+            site.db.client.delete(key("timed", "b"), key("history_whole"))
+            eventually(lambda: len(speeds.timed(site.db, ["b"]).get("b", [])) == 3)
+            assert {(run.other, run.before) for run in speeds.timed(site.db, ["b"])["b"]} == {
+                (run.other, run.before) for run in runs
+            }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from benchmarks import workloads
@@ -20,7 +20,7 @@ from aeo.core.leave import PATIENT, is_slow
 from aeo.core.model import Capacity, Needs, PlannedTrial
 from aeo.core.pool import Job, Kind, Pace, Place, Pool, Run, Seat, Share, Waiting
 from aeo.core.simulate import Forecast, Machine, Work, bound, simulate
-from aeo.core.speeds import LEAST, Timed, learn, pace
+from aeo.core.speeds import FASTEST, LEAST, SLOWEST, Timed, learn, pace
 
 POOL = [Machine(name=one.name, slots=one.slots, speed=one.speed) for one in UNEVEN]
 SPEEDS = {"fast": 1.0, "middling": 0.5, "slow": 0.25}
@@ -33,25 +33,74 @@ def trials(seconds: Sequence[float], needs: Needs | None = None, prefix: str = "
     ]
 
 
-def ran(speeds: dict[str, float], counts: dict[str, int], *, off: float = 1.0, noise: float = 0.05, seed: int = 0):
+def ran(
+    speeds: dict[str, float],
+    counts: dict[str, int],
+    *,
+    off: float = 1.0,
+    noise: float = 0.05,
+    extra: float = 0.0,
+    seed: int = 0,
+) -> dict[str, list[Timed]]:
+    """Runs of each worker, each beside one of another: of any that ran, as often as it did."""
     draw = random.Random(seed)
-    return {
-        worker: [
-            Timed(
-                evaluation="e",
-                seconds=off * expected / speeds[worker] * math.exp(draw.gauss(0, noise)),
-                expected=expected,
-            )
-            for expected in (draw.uniform(1, 100) for _ in range(counts[worker]))
-        ]
-        for worker in speeds
-    }
+
+    def take(worker: str, work: float) -> float:
+        return work / speeds[worker] * math.exp(draw.gauss(0, noise)) + extra
+
+    found: dict[str, list[Timed]] = {}
+    for worker, count in counts.items():
+        others = [other for other in counts if other != worker]
+        for _ in range(count):
+            other, work = draw.choices(others, [counts[one] for one in others])[0], draw.uniform(1, 100)
+            run = Timed(evaluation="e", seconds=off * take(worker, work), other=other, before=take(other, work))
+            found.setdefault(worker, []).append(run)
+    return found
+
+
+def quotients(found: Mapping[str, float]) -> dict[str, float]:
+    """Speeds as parts of the highest: which one is 1 is only a matter of units."""
+    return {worker: speed / max(found.values()) for worker, speed in found.items()}
 
 
 @pytest.mark.parametrize("off", [0.02, 1.0, 30.0])
-def test_speeds_are_learnt_however_far_estimates_are_off(off: float) -> None:
-    found = learn(ran(SPEEDS, {"fast": 30, "middling": 8, "slow": 4}, off=off))
-    assert found == pytest.approx(SPEEDS, rel=0.1)
+def test_speeds_are_learnt_however_far_an_evaluation_is_off(off: float) -> None:
+    for seed in range(20):
+        found = learn(ran(SPEEDS, {"fast": 60, "middling": 20, "slow": 6}, off=off, seed=seed))
+        assert quotients(found) == pytest.approx(SPEEDS, rel=0.15)
+
+
+def test_the_middle_worker_is_usual_however_little_it_ran() -> None:
+    found = learn(ran({"a": 1.0, "b": 1.0, "c": 4.0}, {"a": 12, "b": 12, "c": 100}))
+    assert found == pytest.approx({"a": 1.0, "b": 1.0, "c": 4.0}, rel=0.15)
+
+
+def test_a_worker_whose_trials_end_at_once_does_not_make_the_others_slow() -> None:
+    good = {f"good{number}": 1.0 for number in range(3)}
+    found = learn(ran({**good, "bad": 1e5}, {**dict.fromkeys(good, 10), "bad": 100}))
+    assert found == {**good, "bad": FASTEST}
+    # Of two, nobody knows which is bad.
+    found = learn(ran({"good": 1.0, "bad": 1e5}, {"good": 10, "bad": 100}))
+    assert found == {"good": SLOWEST, "bad": FASTEST}
+    assert allot(trials([1.0] * 9), offers_of({"good": 0.0, "bad": FASTEST}), None).shares.keys() == {"good", "bad"}
+    assert pace(["good", "bad"], {"good": 0.0, "bad": 1e9}) is not None
+    works = [Work(trials=trials([10.0] * 9))]
+    assert simulate(works, [Machine(name=name, slots=2, speed=speed) for name, speed in found.items()]).left == {}
+
+
+def offers_of(speeds: Mapping[str, float]) -> list[Offer]:
+    capacity = Capacity(slots=1, cpus=9, memory_mb=9)
+    return [Offer(worker=worker, capacity=capacity, speed=speed) for worker, speed in speeds.items()]
+
+
+def test_what_each_trial_takes_beside_its_work_is_no_speed() -> None:
+    alike = {"a": 1.0, "b": 1.0}
+    for extra in (20.0, 200.0):
+        assert learn(ran(alike, {"a": 60, "b": 60}, extra=extra)) == alike
+    # Whoever has the short ones.
+    short = [Timed(evaluation="e", seconds=22.0, other="a", before=22.0)] * 30
+    long = [Timed(evaluation="e", seconds=120.0, other="b", before=120.0)] * 30
+    assert learn({"a": long, "b": short}) == alike
 
 
 def test_workers_that_are_alike_are_of_speed_one() -> None:
@@ -63,20 +112,20 @@ def test_workers_that_are_alike_are_of_speed_one() -> None:
 def test_little_evidence_and_none_leave_a_speed_at_one() -> None:
     assert learn({}) == {}
     assert learn({"a": [], "b": []}) == {"a": 1.0, "b": 1.0}
-    counts = {"fast": 30, "middling": 30, "slow": LEAST - 1}
-    assert learn(ran(SPEEDS, counts))["slow"] == 1.0
-    # Estimates that say nothing, and a few runs.
+    few = [Timed(evaluation="e", seconds=9.0, other="a", before=1.0)] * (LEAST - 1)
+    assert learn({"a": [], "b": few}) == {"a": 1.0, "b": 1.0}
+    # Quotients that say nothing, and a few runs.
     assert learn(ran({"a": 1.0, "b": 0.8}, {"a": 5, "b": 5}, noise=2.0)) == {"a": 1.0, "b": 1.0}
 
 
 def test_an_evaluation_on_one_worker_says_nothing_of_it() -> None:
-    alone = [Timed(evaluation="alone", seconds=90.0, expected=10.0)] * 20
-    assert learn({**ran({"a": 1.0}, {"a": 9}), "b": alone}) == {"a": 1.0, "b": 1.0}
+    alone = [Timed(evaluation="alone", seconds=90.0, other="a", before=10.0)] * 20
+    assert learn({**ran({"a": 1.0, "c": 1.0}, {"a": 9, "c": 9}), "b": alone}) == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 
 def test_one_wedged_run_does_not_count() -> None:
     runs = ran({"a": 1.0, "b": 1.0}, {"a": 9, "b": 9})
-    runs["b"][0] = Timed(evaluation="e", seconds=1e6, expected=1.0)
+    runs["b"][0] = Timed(evaluation="e", seconds=1e6, other="a", before=1.0)
     assert learn(runs) == {"a": 1.0, "b": 1.0}
 
 
