@@ -9,7 +9,8 @@ from collections.abc import Callable
 from aeo.core.errors import AeoError, Conflict
 from aeo.provision import record, work
 from aeo.provision.record import Machine
-from aeo.provision.work import Say, Wish
+from aeo.provision.wish import Wish, machine_of, wish_of
+from aeo.provision.work import Say
 from aeo.site import Site
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ def provision(site: Site, wish: Wish, *, by: str) -> Machine:
         InputError: the wish cannot be fulfilled as it is.
         Conflict: the id is another machine's, or somebody is at it.
     """
-    machine = work.machine_of(site, wish, by=by)
-    _begin(site, machine.id, lambda say: work.provision(site, wish, say, by=by))
+    machine = machine_of(site, wish, by=by)
+    _begin(site, machine.id, lambda say: work.provision(site, wish, say, by=by, shown=True))
     return machine
 
 
@@ -37,7 +38,7 @@ def again(site: Site, id: str, *, by: str) -> None:
         NotFound: it is not remembered.
         Conflict: somebody is at it.
     """
-    provision(site, work.wish_of(record.get(site.shared, id)), by=by)
+    provision(site, wish_of(record.get(site.shared, id)), by=by)
 
 
 def upgrade(site: Site, id: str, *, by: str) -> None:

@@ -162,6 +162,13 @@ def forget(shared: Shared, id: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def tidy(shared: Shared, id: str) -> None:
+    """Remove what was written of steps for a machine that is not remembered, unless somebody is at it."""
+    folder = shared.machine(id)
+    if not (folder / "machine.json").exists() and not is_held(folder / "lock"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def line(shared: Shared, id: str) -> Line | None:
     """How the machine's tunnel is; None when nobody keeps one."""
     try:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 
-from aeo import __version__, tunnel
-from aeo.core.errors import InputError, NotFound
+from aeo import __version__, credentials, tunnel
+from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import WorkerState
-from aeo.provision import entrance, record
+from aeo.provision import entrance, record, steps
 from aeo.provision.background import ENDED
 from aeo.provision.host import quoted
 from aeo.provision.steps import Done, StepFailed
 from aeo.provision.visit import Visit, check, settings_of, settings_text
 from aeo.rsyncd import modules
+from aeo.site import Site
 from aeo.store import workers as store
 from aeo.store.workers import WorkerStatus
 from aeo.tunnel import Tunnel
@@ -22,6 +23,8 @@ from aeo.tunnel import Tunnel
 TUNNEL_SECONDS, REGISTER_SECONDS, END_SECONDS = 45.0, 90.0, 2 * 3600.0
 #: Lines of a worker's log that are shown when it does not come.
 _LOG_LINES = 8
+#: Lines read for that, since those of a traceback are left out.
+_READ_LINES = 80
 _TOKEN = "AEO_AUTH_TOKEN"  # noqa: S105  its name
 _PROBE = (
     "import json,sys,urllib.request as u; o=u.build_opener(u.ProxyHandler({}));"
@@ -115,8 +118,14 @@ def open_way(visit: Visit) -> Done:
         )
     record.set_line(shared, machine.id, None)
     visit.remember(tunnel=True)
-    _await_line(visit)
-    _await_answer(visit)
+    try:
+        _await_line(visit)
+        _await_answer(visit)
+    except BaseException:
+        # It would be tried for ever, and have what another tunnel to that machine needs once that one is down.
+        if not machine.tunnel:
+            visit.remember(tunnel=False)
+        raise
     ports = ", ".join(str(forward.there) for forward in made.forwards)
     return Done(text=f"kept up by the control process; ports of its loopback: {ports}", notes=made.notes)
 
@@ -259,10 +268,21 @@ def look_registered(visit: Visit) -> str:
     return _words(now) if now and _is_here(visit, now) else ""
 
 
+def check_let_in(site: Site, id: str) -> None:
+    """See that no person keeps the worker out.
+
+    Raises:
+        Conflict: one revoked it.
+    """
+    if id in credentials.read(site).revoked:
+        raise Conflict(f"{id} was revoked by a person.", field="WORKER", fix=f"First: aeo workers allow {id}")
+
+
 def await_registered(visit: Visit) -> Done:
     """Wait until the worker has registered, and look whether that machine is healthy."""
     until = time.monotonic() + REGISTER_SECONDS
     while True:
+        check_let_in(visit.site, visit.machine.id)
         now = status(visit)
         if now and _is_here(visit, now):
             break
@@ -306,10 +326,11 @@ def last_words(visit: Visit) -> tuple[str, ...]:
     """The last lines of the worker's log."""
     if visit.service == "plain":
         log = f"{visit.facts.home}/.local/state/aeo/{visit.machine.id}/log"
-        said = visit.asks(f"tail -n {_LOG_LINES} {quoted(log)}")
+        said = visit.asks(f"tail -n {_READ_LINES} {quoted(log)}")
     else:
-        said = visit.asks(f"{_log(visit)} -n {_LOG_LINES} --no-pager -o cat")
-    return tuple("".join(letter for letter in line if letter.isprintable())[:300] for line in said.splitlines())
+        said = visit.asks(f"{_log(visit)} -n {_READ_LINES} --no-pager -o cat")
+    lines = ["".join(letter for letter in line if letter.isprintable())[:300] for line in said.splitlines()]
+    return tuple(steps.reasons(lines)[-_LOG_LINES:])
 
 
 def _complaints(visit: Visit) -> list[str]:

@@ -14,6 +14,9 @@ from enum import Enum
 
 from aeo.core.errors import AeoError, InputError, Unavailable
 
+#: How lines of a trace begin, beside those that are indented.
+_TRACE = ("Traceback (most recent", "During handling of the above", "The above exception was", "  File ")
+
 
 class StepState(str, Enum):
     """How a step stands."""
@@ -96,8 +99,8 @@ def run(
         StepFailed: one failed; it names step and host.
     """
     names = [step.name for step in steps]
-    if first and first not in names:
-        raise InputError(f"{first!r} is no step.", field="--from", fix=f"Steps: {', '.join(names)}.")
+    if first:
+        check_name(first, names)
     begun, away = not first, False
     for step in steps:
         begun = begun or step.name == first
@@ -105,6 +108,22 @@ def run(
             say(Event(step=step.name, state=StepState.SKIPPED))
             continue
         away = _one(step, say, host=host, dry_run=dry_run, away=away)
+
+
+def reasons(lines: Sequence[str]) -> list[str]:
+    """Lines without the traces of Python, which say where and not why; as they are where nothing else is there."""
+    found = [line for line in lines if line.strip() and not line.startswith((" ", "\t", *_TRACE))]
+    return found or list(lines)
+
+
+def check_name(first: str, names: Sequence[str]) -> None:
+    """See that a step has this name.
+
+    Raises:
+        InputError: none has.
+    """
+    if first not in names:
+        raise InputError(f"{first!r} is no step.", field="--from", fix=f"Steps: {', '.join(names)}.")
 
 
 def _one(step: Step, say: Callable[[Event], None], *, host: str, dry_run: bool, away: bool) -> bool:

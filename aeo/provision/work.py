@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 
-from aeo import __version__, tunnel, workers
+from aeo import __version__, workers
 from aeo.core.condition import Level
-from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
+from aeo.core.errors import NotFound, Unavailable
 from aeo.layout import Shared
 from aeo.provision import entrance, facts, install, record, serve, steps
-from aeo.provision.host import check_target, connect, quoted
+from aeo.provision.host import connect, quoted
 from aeo.provision.record import Machine
 from aeo.provision.steps import Done, Event, Step, StepFailed
-from aeo.provision.visit import Visit, settings_text
-from aeo.rsyncd import modules
+from aeo.provision.visit import Visit
+from aeo.provision.wish import Wish, machine_of
 from aeo.site import Site
-from aeo.transfer import remote, rsync
 
 #: Who is told of each event.
 Say = Callable[[Event], None]
@@ -29,98 +26,38 @@ STEPS = ("reach", "check", "rsync", "uv", "aeo", "settings", "executors", "contr
 _LOOK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A machine that is to be a worker."""
-
-    target: str
-    ssh_port: int = 0
-    #: "": the host's name.
-    id: str = ""
-    #: 0: as it was, else 1; likewise the tunnel's port and the usual one.
-    slots: int = 0
-    tunnel_port: int = 0
-    #: The controller's address as that machine reaches it; "" is a tunnel.
-    direct: str = ""
-    executors: tuple[str, ...] = ()
-    offline: bool = False
-    #: More settings of the worker.
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-def machine_of(site: Site, wish: Wish, *, by: str) -> Machine:
-    """The machine as it is to be remembered.
-
-    Raises:
-        InputError: something in the wish is wrong.
-        Conflict: the id is that of another machine.
-    """
-    check_target(wish.target)
-    serve.check_direct(wish.direct)
-    settings_text(wish.settings)
-    install.check_executors(wish.executors)
-    name = wish.id or wish.target.rpartition("@")[2].split(".")[0]
-    id = workers.check_id(name, field="--id")
-    known = record.find(site.shared, id)
-    if known and (known.target, known.ssh_port) != (wish.target, wish.ssh_port):
-        raise Conflict(f"{id} is {known.where}.", field="--id", fix=f"Give another id, or first: aeo decommission {id}")
-    if not wish.direct:
-        _check_transfer(site)
-    old = known or Machine(id=id, target=wish.target, ssh_port=wish.ssh_port)
-    direct = wish.direct.rstrip("/")
-    return replace(
-        old,
-        slots=wish.slots or old.slots,
-        direct=direct,
-        tunnel_port=0 if direct else wish.tunnel_port or old.tunnel_port or tunnel.CONTROLLER_PORT,
-        tunnel=old.tunnel and not direct,
-        executors=wish.executors or old.executors,
-        offline=wish.offline or old.offline,
-        by=by,
-        at=datetime.now(timezone.utc),
-    )
-
-
-def wish_of(machine: Machine) -> Wish:
-    """The wish that made it."""
-    return Wish(
-        target=machine.target,
-        ssh_port=machine.ssh_port,
-        id=machine.id,
-        slots=machine.slots,
-        tunnel_port=machine.tunnel_port,
-        direct=machine.direct,
-        executors=machine.executors,
-        offline=machine.offline,
-    )
-
-
-def _check_transfer(site: Site) -> None:
-    url = modules.way(site.config, site.shared)
-    if url and remote.parse(url).kind != "local":
-        return
-    if url or rsync.installed():
-        fix = "Leave it out, on the controller too: it serves files itself."
-    else:
-        fix = "Install the package rsync here, and start the controller anew: it serves files itself then."
-    raise InputError(
-        "results go to a folder of this machine, which no tunnel carries.", field="--transfer-url", fix=fix
-    )
-
-
-def provision(site: Site, wish: Wish, say: Say, *, by: str = "", dry_run: bool = False, first: str = "") -> Machine:
+def provision(
+    site: Site,
+    wish: Wish,
+    say: Say,
+    *,
+    by: str = "",
+    dry_run: bool = False,
+    first: str = "",
+    shown: bool = False,
+) -> Machine:
     """Make a machine a worker; what is done already is left as it is.
+
+    ``shown``: it is remembered before it is reached, as a page shows how that goes.
 
     Raises:
         InputError: the wish cannot be fulfilled as it is.
         Conflict: somebody is at that machine.
         StepFailed: a step failed.
     """
+    if first:
+        steps.check_name(first, STEPS)
     machine = machine_of(site, wish, by=by)
-    with _visit(site, machine, "provision", say, by=by, settings=wish.settings, dry_run=dry_run) as (visit, tell):
-        visit.remember()
-        steps.run(_provisioning(visit), tell, host=machine.where, dry_run=dry_run, first=first)
-        return visit.machine
+    known = record.find(site.shared, machine.id) is not None
+    try:
+        with _visit(site, machine, "provision", say, by=by, settings=wish.settings, dry_run=dry_run) as (visit, tell):
+            if known or shown:
+                visit.remember()
+            steps.run(_provisioning(visit), tell, host=machine.where, dry_run=dry_run, first=first)
+            return visit.machine
+    finally:
+        if not dry_run:
+            record.tidy(site.shared, machine.id)
 
 
 def upgrade(site: Site, id: str, say: Say, *, by: str = "", wait: float = serve.END_SECONDS) -> Machine:
@@ -128,10 +65,11 @@ def upgrade(site: Site, id: str, say: Say, *, by: str = "", wait: float = serve.
 
     Raises:
         NotFound: it was not provisioned.
-        Conflict: somebody is at that machine.
+        Conflict: somebody is at that machine, or the worker was revoked.
         StepFailed: a step failed; the worker goes on with the AEO it has, unless it is said otherwise.
     """
     machine = record.get(site.shared, id)
+    serve.check_let_in(site, id)
     with _visit(site, machine, "upgrade", say, by=by) as (visit, tell):
         steps.run(_upgrading(visit, wait, by), tell, host=machine.where)
         return visit.machine
@@ -269,6 +207,7 @@ def _reach(visit: Visit) -> Done:
         port = f"-p {machine.ssh_port} " if machine.ssh_port else ""
         fix = f"This must work without a question: ssh -o BatchMode=yes {port}{machine.target} true"
         raise StepFailed(str(error), fix=fix) from None
+    visit.remember()
     return Done(text=f"answers in {time.monotonic() - start:.1f} s")
 
 

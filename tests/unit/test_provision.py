@@ -15,19 +15,20 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aeo import __version__
+from aeo import __version__, credentials
 from aeo.cli import main
 from aeo.cli import provision as commands
 from aeo.config import Config
 from aeo.core.condition import Level
 from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
 from aeo.layout import Shared
-from aeo.provision import behind, entrance, facts, host, install, record, wheels, work
+from aeo.provision import behind, entrance, facts, host, install, record, serve, wheels, wish, work
 from aeo.provision.facts import Facts
 from aeo.provision.host import check_target
 from aeo.provision.record import Line, Machine
-from aeo.provision.steps import Done, Event, Step, StepFailed, StepState, run
+from aeo.provision.steps import Done, Event, Step, StepFailed, StepState, reasons, run
 from aeo.provision.visit import Visit, settings_of, settings_text
+from aeo.provision.wish import Wish
 from aeo.site import Site
 from aeo.store.connection import Db
 from aeo.workers import Removed
@@ -353,6 +354,89 @@ def test_a_dry_run_writes_no_package_into_the_controllers_folder(tmp_path: Path,
         visit = Visit(site=site, machine=Machine(id="a", target="a"), stack=stack, dry_run=True)
         assert visit.wheel.path.is_file()
     assert list(tmp_path.iterdir()) == []
+
+
+# --- what does not stay behind
+
+
+def a_site(shared: Shared, db: Db, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(wish, "_check_transfer", lambda _site: None)
+    return Site(config=Config(shared_root=shared.root), shared=shared, db=db)
+
+
+def test_a_second_tunnel_to_one_machine_is_refused(
+    shared: Shared, fake_db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = a_site(shared, fake_db, monkeypatch)
+    record.keep(shared, Machine(id="gpu-2", target="aeo@gpu-2", base="/b", tunnel=True, tunnel_port=17380))
+    with pytest.raises(Conflict, match="gpu-2 is on this machine already") as refused:
+        work.provision(site, Wish(target="root@gpu-2", id="gpu-2b", tunnel_port=17381), lambda _: None)
+    assert "--slots" in refused.value.problems[0].fix
+    assert [machine.id for machine in record.machines(shared)] == ["gpu-2"]
+    # Another sshd is another machine; and it itself may be provisioned again.
+    wish.machine_of(site, Wish(target="gpu-2", id="c", ssh_port=2222), by="")
+    assert wish.machine_of(site, Wish(target="aeo@gpu-2", id="gpu-2", slots=2), by="").slots == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(False, False), (True, True)])
+def test_a_tunnel_that_could_not_be_made_is_not_wanted(
+    before: bool, after: bool, shared: Shared, fake_db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = a_site(shared, fake_db, monkeypatch)
+    machine = Machine(id="a", target="a", tunnel_port=17380, tunnel=before)
+    wanted: list[bool] = []
+
+    def fails(visit: Visit) -> None:
+        wanted.append(record.get(shared, "a").tunnel)
+        raise StepFailed("the port is taken")
+
+    monkeypatch.setattr(serve, "plan", lambda _visit: None)
+    monkeypatch.setattr(record, "is_held", lambda _path: True)
+    monkeypatch.setattr(serve, "_await_line", fails)
+    with ExitStack() as stack, pytest.raises(StepFailed):
+        serve.open_way(Visit(site=site, machine=machine, stack=stack))
+    assert (wanted, record.get(shared, "a").tunnel) == ([True], after)
+
+
+def test_what_was_never_reached_leaves_nothing(shared: Shared, fake_db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = a_site(shared, fake_db, monkeypatch)
+    with pytest.raises(StepFailed, match="reach on root@127"):
+        work.provision(site, Wish(target="root@127.0.0.1", ssh_port=1, id="a"), lambda _: None)
+    assert not shared.machine("a").exists()
+    with pytest.raises(InputError, match="'nostep' is no step"):
+        work.provision(site, Wish(target="gpu-1"), lambda _: None, first="nostep")
+    assert record.machines(shared) == []
+    # One that was reached and no more is in nobody's way; one that was looked at is.
+    record.keep(shared, Machine(id="a", target="old"))
+    assert wish.machine_of(site, Wish(target="new", id="a"), by="").target == "new"
+    record.keep(shared, Machine(id="a", target="old", base="/b"))
+    with pytest.raises(Conflict, match="a is old"):
+        wish.machine_of(site, Wish(target="new", id="a"), by="")
+
+
+def test_a_revoked_worker_is_not_waited_for(shared: Shared, fake_db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = a_site(shared, fake_db, monkeypatch)
+    machine = Machine(id="a", target="a", base="/b", version="1")
+    record.keep(shared, machine)
+    credentials.save(site, credentials.Book(revoked={"a": 1.0}))
+    with pytest.raises(Conflict, match="revoked by a person") as refused:
+        work.upgrade(site, "a", lambda _: None)
+    assert refused.value.problems[0].fix == "First: aeo workers allow a"
+    with ExitStack() as stack, pytest.raises(Conflict):
+        serve.await_registered(Visit(site=site, machine=machine, stack=stack))
+
+
+def test_of_a_trace_its_reason_is_shown() -> None:
+    lines = [
+        "started",
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in y',
+        "    y()",
+        "  ^^^",
+        "E: why",
+    ]
+    assert reasons(lines) == ["started", "E: why"]
+    assert reasons(["  only"]) == ["  only"]
 
 
 # --- the commands

@@ -13,7 +13,7 @@ from aeo.core.errors import Conflict, InputError, NotFound, Problem
 from aeo.provision import behind, record
 from aeo.provision.record import Machine, Progress
 from aeo.provision.steps import StepState
-from aeo.provision.work import Wish
+from aeo.provision.wish import Wish
 from aeo.site import Site
 from webapp.auth import Role, current_user, needs
 from webapp.site import current_site
