@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import click
 
 from aeo.cli import show
-from aeo.cli.client import Body, clean
+from aeo.cli.answers import Body, clean
 from aeo.core.errors import Problem
 
 

@@ -13,12 +13,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from aeo.cli import answers
+from aeo.cli.answers import Body
 from aeo.config import from_environment
-from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, NotFound, Problem, Refused, Unavailable
+from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name, check_variable
-
-#: One JSON object of the API.
-Body = Mapping[str, Any]
 
 #: Seconds.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
@@ -82,8 +81,8 @@ class Client:
         with _reaching(self.url), self.http.stream("GET", self.url.rstrip("/") + path, timeout=_TIMEOUT) as response:
             if not response.is_success or response.headers.get("content-type") != media:
                 response.read()
-                _read(self.url, response)
-                raise _stranger(self.url, response)
+                answers.read(self.url, response)
+                raise answers.stranger(self.url, response)
             for chunk in response.iter_bytes():
                 file.write(chunk)
 
@@ -253,7 +252,7 @@ class Client:
                 headers={"Content-Type": "application/json"} if content else {},
                 timeout=timeout,
             )
-        return _read(self.url, response)
+        return answers.read(self.url, response)
 
 
 class _Cut(Unavailable):
@@ -338,64 +337,3 @@ def _nobody(url: str, reason: str) -> str:
         f"No controller answers at {url} ({reason or 'no connection'}). "
         "Start one with `aeo up` or `aeo controller`, or set AEO_URL to where it runs."
     )
-
-
-def _read(url: str, response: httpx.Response) -> Body:
-    try:
-        body = response.json() if response.content else {}
-    except (ValueError, RecursionError):
-        body = None
-    if response.is_success and isinstance(body, dict):
-        return body
-    if response.is_success or body is None or not isinstance(body, dict):
-        raise _stranger(url, response)
-    raise _error(url, response.status_code, body)
-
-
-def _stranger(url: str, response: httpx.Response) -> AeoError:
-    kind = clean(response.headers.get("content-type", "").split(";")[0]) or "no content type"
-    message = f"{url} answered {response.status_code} with {kind} instead of the API's JSON."
-    if response.status_code in (401, 403):
-        return Refused(f"{message} Set AEO_TOKEN, or check AEO_URL.")
-    if response.status_code >= 500:
-        return Unavailable(f"{message} The controller, or a proxy before it, is in trouble.")
-    return Unavailable(f"{message} Is AEO_URL the address of a controller?")
-
-
-def _error(url: str, status: int, body: Body) -> AeoError:
-    problems = _problems(body) or (Problem(message=_summary(status, body)),)
-    said = " ".join(map(str, problems))
-    if status == 401:
-        return Refused(f"{said} Set AEO_TOKEN to yours, or the controller's (its file `token` in its shared root).")
-    if status == 403:
-        return Forbidden(said)
-    if status == 404:
-        return NotFound(problems=problems)
-    if status == 409:
-        return Conflict(problems=problems)
-    if 400 <= status < 500:
-        return InputError(problems=problems)
-    return Unavailable(f"The controller at {url} failed ({status}): {said}")
-
-
-def _summary(status: int, body: Body) -> str:
-    for key in ("detail", "title", "message"):
-        if isinstance(body.get(key), str) and body[key]:
-            return clean(body[key])
-    return f"The controller answered {status}."
-
-
-def _problems(body: Body) -> tuple[Problem, ...]:
-    given = body.get("problems")
-    if not isinstance(given, list):
-        return ()
-    return tuple(
-        Problem(**{key: clean(item.get(key) or "") for key in ("message", "field", "fix")})
-        for item in given
-        if isinstance(item, dict) and item.get("message")
-    )
-
-
-def clean(value: Any) -> str:
-    """Text from elsewhere, safe for a terminal: what cannot be printed is shown as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from aeo.cli import show as tables
-from aeo.cli.client import clean, connect
+from aeo.cli.answers import clean
+from aeo.cli.client import connect
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError
 

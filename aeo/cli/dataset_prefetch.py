@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from aeo.cli import show as tables
-from aeo.cli.client import Body, Client, clean, connect
+from aeo.cli.answers import Body, clean
+from aeo.cli.client import Client, connect
 from aeo.cli.follow import INTERRUPTED, as_json
 from aeo.core.errors import InputError, Unavailable
 

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from aeo.cli import show as tables
-from aeo.cli.client import Body, Client, clean, connect
+from aeo.cli.answers import Body, clean
+from aeo.cli.client import Client, connect
 from aeo.cli.dataset_check import check
 from aeo.cli.dataset_prefetch import prefetch
 from aeo.cli.follow import as_json

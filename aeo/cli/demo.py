@@ -19,7 +19,8 @@ import yaml
 
 from aeo import samples
 from aeo.cli import follow, show, views
-from aeo.cli.client import Body, Client, connect
+from aeo.cli.answers import Body
+from aeo.cli.client import Client, connect
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.model import WorkerState

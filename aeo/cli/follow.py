@@ -8,7 +8,8 @@ from collections.abc import Callable
 import click
 
 from aeo.cli import show, views
-from aeo.cli.client import Body, Client, connect
+from aeo.cli.answers import Body
+from aeo.cli.client import Client, connect
 from aeo.cli.views import EvaluationView
 from aeo.core.errors import Unavailable
 from aeo.core.model import EvaluationState

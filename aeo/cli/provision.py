@@ -12,14 +12,14 @@ from pathlib import Path
 import click
 
 from aeo.cli import place, show
-from aeo.cli.client import clean
+from aeo.cli.answers import clean
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
 from aeo.config import PREFIX
 from aeo.core.errors import AeoError, InputError
 from aeo.provision import record, work
 from aeo.provision.steps import Event, StepFailed, StepState
-from aeo.provision.work import Wish
+from aeo.provision.wish import Wish
 from aeo.site import Site
 
 #: The controller's settings that say what a worker has to be told.
@@ -218,7 +218,10 @@ def _wanted(site: Site, ids: tuple[str, ...], *, every: bool) -> list[str]:
     if every == bool(ids):
         raise InputError("name workers, or give --all.", field="WORKER")
     if every:
-        return [machine.id for machine in record.machines(site.shared) if machine.version]
+        known = record.machines(site.shared)
+        if skipped := [machine.id for machine in known if not machine.version]:
+            click.echo(f"Left out, as it never became a worker: {', '.join(skipped)}.", err=True)
+        return [machine.id for machine in known if machine.version]
     return [record.get(site.shared, id).id for id in dict.fromkeys(ids)]
 
 

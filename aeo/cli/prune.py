@@ -10,7 +10,7 @@ import click
 
 from aeo import retention
 from aeo.cli import place, show
-from aeo.cli.client import clean
+from aeo.cli.answers import clean
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
 from aeo.core.errors import InputError

@@ -9,7 +9,8 @@ from datetime import datetime
 import click
 
 from aeo.cli import show
-from aeo.cli.client import Body, clean, connect
+from aeo.cli.answers import Body, clean
+from aeo.cli.client import connect
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError
 from aeo.core.names import check_variable

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from aeo.cli.client import Body
+from aeo.cli.answers import Body
 from aeo.cli.views import EvaluationView, RunView, ScoreView, ShareView, TrialView, WorkerView
 from aeo.core.model import EvaluationState
 

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from aeo.cli import show
-from aeo.cli.client import Body, Client, clean, connect
+from aeo.cli.answers import Body, clean
+from aeo.cli.client import Client, connect
 from aeo.cli.follow import as_json
 from aeo.cli.submit import concurrency
 from aeo.core import simulate as core

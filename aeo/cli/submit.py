@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from aeo.cli import check, follow, show, views
-from aeo.cli.client import Body, Client, connect
+from aeo.cli.answers import Body
+from aeo.cli.client import Client, connect
 from aeo.config import from_environment
 from aeo.core.errors import InputError
 

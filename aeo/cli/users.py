@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from aeo.cli import show, views
-from aeo.cli.client import Body, connect
+from aeo.cli.answers import Body
+from aeo.cli.client import connect
 from aeo.cli.follow import as_json
 from aeo.users import Role
 

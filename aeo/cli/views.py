@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from aeo.cli.client import Body, clean
+from aeo.cli.answers import Body, clean
 from aeo.core.errors import Unavailable
 from aeo.core.model import EvaluationState, Outcome
 

@@ -7,7 +7,8 @@ import math
 import click
 
 from aeo.cli import show, views
-from aeo.cli.client import Body, clean, connect
+from aeo.cli.answers import Body, clean
+from aeo.cli.client import connect
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError
 
