@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 
 from aeo import credentials, dispatch
 from aeo.core.errors import NotFound, Unavailable
@@ -95,7 +96,7 @@ def _wanted(site: Site, id: str, account: Account, worker: WorkerStatus | None) 
     now = time.time()
     kept: dict[str, float] = {}
     account.past = {evaluation: until for evaluation, until in account.past.items() if until > now}
-    waiting = frozenset(_evaluation_of(message) for message in _queued(site, id, account))
+    waiting = cache(lambda: _waiting(site, id))
     for evaluation, until in account.evaluations.items():
         if not _is_over(site, evaluation, id, worker, waiting):
             kept[evaluation] = 0.0
@@ -125,11 +126,14 @@ def _worked_on(worker: WorkerStatus | None) -> frozenset[str]:
     return frozenset(_evaluation_of(batch) for batch in beat.batches) if beat else frozenset()
 
 
-def _queued(site: Site, id: str, account: Account) -> frozenset[str]:
-    return health.queued(site.db, dispatch.lists_of(dispatch.queue_of(id))) if account.evaluations else frozenset()
+def _waiting(site: Site, id: str) -> frozenset[str]:
+    """Evaluations of which messages wait in a worker's queue."""
+    return frozenset(map(_evaluation_of, health.queued(site.db, dispatch.lists_of(dispatch.queue_of(id)))))
 
 
-def _is_over(site: Site, evaluation: str, id: str, worker: WorkerStatus | None, waiting: Collection[str]) -> bool:
+def _is_over(
+    site: Site, evaluation: str, id: str, worker: WorkerStatus | None, waiting: Callable[[], Collection[str]]
+) -> bool:
     """Whether a worker has nothing more to do with an evaluation, but to hear what became of its results.
 
     ``waiting``: the evaluations of which messages wait in its queue, be their batches ended or not.
@@ -143,7 +147,7 @@ def _is_over(site: Site, evaluation: str, id: str, worker: WorkerStatus | None, 
         return False
     if any(claim.worker == id for claim in trials.claims(site.db, evaluation).values()):
         return False
-    return evaluation not in waiting and evaluation not in _worked_on(worker)
+    return evaluation not in _worked_on(worker) and evaluation not in waiting()
 
 
 def _leave(site: Site, evaluation: str, id: str) -> None:

@@ -237,7 +237,9 @@ def running(db: Db, evaluation: str) -> list[Running]:
 
 def workers_claims(db: Db, worker: str) -> list[Claim]:
     """The claims that one worker runs, in every evaluation."""
-    runs = [member.split(" ") for member in sorted(db.client.smembers(key("worker_leases", worker)))]
+    members = sorted(db.client.smembers(key("worker_leases", worker)))
+    # The worker writes them itself.
+    runs = [member.split(" ") for member in members if member.count(" ") == 1]
     with db.client.pipeline(transaction=False) as pipe:
         for evaluation, trial in runs:
             pipe.hget(key("claims", evaluation), trial)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 from store_samples import a_worker, an_evaluation
+from waiting import eventually
 
 from aeo import (
     batches,
@@ -30,6 +31,7 @@ from aeo import (
 from aeo.core.errors import Conflict, Forbidden, InputError
 from aeo.core.model import Batch, Claim, EvaluationState, Heartbeat
 from aeo.layout import Local
+from aeo.leases import Hold, Leases
 from aeo.secrets import delivery
 from aeo.site import Site, WorkerSite
 from aeo.store import access, connection, events, health, inbox, trials
@@ -248,6 +250,34 @@ def test_one_lease_without_its_right_keeps_no_other_from_being_renewed(site: Sit
         assert isinstance(found[0], Denied)
         assert found[1] is Standing.HELD
         assert [run.phase for run in trials.running(site.db, "e2")] == ["agent"]
+        # Nor from being kept: what is refused is asked for.
+        holds = [hold(db, claim) for claim in claims]
+        for one in holds:
+            one.begin()
+        try:
+            eventually(lambda: access.asked_for(site.db, "a") == {"e1"}, pause=0.05)
+            eventually(lambda: trials.running(site.db, "e2")[0].phase == "verifier", pause=0.05)
+        finally:
+            for one in holds:
+                one.end()
+
+
+LEASES = Leases()
+
+
+def hold(db: Db, claim: Claim) -> Hold:
+    made = Hold(
+        LEASES,
+        db,
+        claim,
+        lease_seconds=1,
+        deadline_seconds=60,
+        stop_seconds=1,
+        stop=lambda _: None,
+        stopping=lambda: False,
+    )
+    made.note_phase("verifier")
+    return made
 
 
 def test_rights_that_cannot_be_kept_stop_no_repair_and_no_other_worker(
@@ -350,6 +380,7 @@ def test_junk_that_a_worker_writes_is_passed_over_and_dropped(site: Site) -> Non
         db.client.set(key("beat", "a"), "x")
         db.client.hset(key("worker", "a"), mapping={"state": "x", "weight": "y"})
         db.client.lpush("worker.a", "x", "{}", "[1]")
+        db.client.sadd(key("worker_leases", "a"), "x", "a b c")
     assert access.asked_for(site.db, "a") == frozenset()
     taken = inbox.take_all(site.db, 0.1, most=10)
     assert [item.trial for item in taken] == ["a1"]
@@ -359,6 +390,7 @@ def test_junk_that_a_worker_writes_is_passed_over_and_dropped(site: Site) -> Non
     assert events.length(site.db) == 1
     assert {id: status.state.value for id, status in pool(site).items()} == {"a": "lost", "b": "online"}
     assert queue(site, "a") == {"e1-a"}
+    assert workers.revoke(site, "a").given_back == 0
 
 
 def test_who_is_revoked_while_it_registers_gets_nothing(site: Site) -> None:

@@ -149,6 +149,22 @@ def test_one_that_is_gone_by_then_fails_the_trial_and_says_so(controller: Contro
     assert row.summary.error_message.startswith("TEST_API_KEY: set neither on the controller")
 
 
+def test_a_worker_that_is_refused_them_for_good_does_not_go_round_for_ever(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.secret()
+    site = controller.site
+    register(site, "a")
+    monkeypatch.setattr(delivery, "REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(delivery, "prove", lambda *_: "wrong")
+    id = controller.submit(tasks=1, max_requeues=1)
+    with running(site, controller.root, "a"):
+        assert closed(site, id).outcomes[Outcome.INFRA_ERROR] == 1
+    (row,) = trials.rows_since(site.db, id, 0)
+    assert (row.summary.error_type, row.attempt) == ("SecretRefusedError", 2)
+    assert "Not the worker a" in row.summary.error_message
+
+
 def test_a_controller_that_is_away_is_waited_for(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     controller.secret()
     site = controller.site
