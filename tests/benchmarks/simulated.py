@@ -27,10 +27,10 @@ class Losses:
     after: float
 
 
-def calibrated(pool: ours.Pool, machines: Sequence[workloads.Machine]) -> Losses:
+def calibrated(pool: ours.Pool, machines: Sequence[workloads.Machine], dataset: str = "calibration") -> Losses:
     """Measure the losses with work of its own, all trials alike."""
     count = TRIALS * sum(machine.slots for machine in machines)
-    return losses(pool.sleep([SECONDS] * count), sum(machine.slots for machine in machines))
+    return losses(pool.sleep([SECONDS] * count, dataset=dataset), sum(machine.slots for machine in machines))
 
 
 def losses(moments: Moments, slots: int) -> Losses:

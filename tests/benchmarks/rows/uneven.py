@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import ours, simulated, workloads
@@ -21,17 +21,22 @@ _HAND_MADE = {SPLIT: ("split", UNEVEN), TOLD: ("split by speed", UNEVEN)}
 
 
 def measure(size: Size) -> Found:
-    """AEO is told how long trials take, and no machine's speed: it learns them from an evaluation that ran before."""
+    """AEO is told how long trials take, and no machine's speed: it learns them from two evaluations that ran before."""
     shares, predicted = Series(unit="× bound"), Series(unit="ratio")
     with ours.pool(UNEVEN) as pool:
+        # The same twice: speeds are learnt of tasks that ran on several machines.
         lost = simulated.calibrated(pool, UNEVEN)
+        simulated.calibrated(pool, UNEVEN)
         learnt = _learnt(pool)
+        told = ", ".join(f"{name} {speed:g}" for name, speed in learnt.items())
         for repetition in range(size.repeats):
             lists = {name: make(repetition) for name, make in WORKLOADS.items()}
             # The splits only sleep: beside us they are no burden, and save minutes.
             with ThreadPoolExecutor() as threads:
                 splits = threads.submit(_splits, lists)
-                found = [(AEO, name, pool.sleep(seconds)) for name, seconds in lists.items()]
+                found = [
+                    (AEO, name, pool.sleep(seconds, **_planned(seconds, learnt))) for name, seconds in lists.items()
+                ]
             for system, name, moments in [*found, *splits.result()]:
                 shares.add(name, system, moments.makespan / workloads.bound(lists[name], UNEVEN))
             for name, seconds in lists.items():
@@ -40,11 +45,16 @@ def measure(size: Size) -> Found:
                 shares.add(name, FORESIGHT, workloads.foresighted(seconds, UNEVEN) / bound)
                 predicted.add(name, AEO, simulated.makespan(seconds, UNEVEN, lost) / (shares.of(name, AEO)[-1] * bound))
     lines = tuple(line for name in WORKLOADS for line in _lines(name, shares, predicted))
-    return Found(lines=lines, facts={"trials": workloads.TRIALS, "speeds learnt": learnt, **simulated.facts(lost)})
+    return Found(lines=lines, facts={"trials": workloads.TRIALS, "speeds learnt": told, **simulated.facts(lost)})
 
 
-def _learnt(pool: ours.Pool) -> str:
-    """Wait until the speeds are known of all but the fastest.
+def _planned(seconds: Sequence[float], learnt: Mapping[str, float]) -> dict[str, list[float]]:
+    """What the plan says of trials, as it is when tasks have run before: on a machine of usual speed."""
+    return {"estimate": [one * max(learnt.values()) for one in seconds]}
+
+
+def _learnt(pool: ours.Pool) -> dict[str, float]:
+    """Wait until the speeds are known: of three machines, all are told apart.
 
     Raises:
         RuntimeError: they do not become known.
@@ -52,8 +62,8 @@ def _learnt(pool: ours.Pool) -> str:
     deadline = time.monotonic() + LEARN_SECONDS
     while time.monotonic() < deadline:
         speeds = {name: worker["speed"] for name, worker in pool.workers().items()}
-        if sum(speed < 1 for speed in speeds.values()) == len(UNEVEN) - 1:
-            return ", ".join(f"{machine.name} {speeds[machine.name]:g}" for machine in UNEVEN)
+        if len(set(speeds.values())) == len(UNEVEN):
+            return {machine.name: speeds[machine.name] for machine in UNEVEN}
         time.sleep(ours.LOOK_SECONDS)
     raise RuntimeError(f"speeds are not learnt: {speeds}")
 
