@@ -424,6 +424,14 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "job.yaml:6: agents[0].skills[0]",
         "leads out of",
     ),
+    "a mount from the task's folder that no task has": (
+        {
+            "datasets": [{"path": "set"}],
+            "environment": {"mounts": [{"type": "bind", "source": "./mnt", "target": "/mnt"}]},
+        },
+        "job.yaml:6: environment.mounts[0].source",
+        "'./mnt' would be read from each task's environment folder, and one has none there",
+    ),
     "a secret": (
         {"agents": [{"name": "oracle", "env": {"MY_TOKEN": "abc"}}], "datasets": [{"path": "set"}]},
         "job.yaml:4: agents[0].env.MY_TOKEN",
@@ -466,3 +474,12 @@ def test_skipped_task_folders_are_told(bad_root: Path) -> None:
     (bad_root / "jobs").rmdir()
     assert plan.warnings == (f"{bad_root / 'mixed' / 'two'} is skipped: it has no task.toml.",)
     assert [trial.task for trial in plan.trials] == ["one"]
+
+
+def test_a_target_that_the_machine_lacks_is_told_where_the_host_environment_needs_it(tmp_path: Path) -> None:
+    (tasks.task(tmp_path / "set" / "one") / "environment" / "own").mkdir()
+    targets = ("/usr/nowhere/x", "/app/x", "/usr", "/fresh/x")
+    mounts = [{"type": "bind", "source": "./own", "target": target} for target in targets]
+    config = {"datasets": [{"path": "set"}], "environment": {**tasks.HOST, "mounts": mounts}}
+    (warning,) = tasks.start(tmp_path, config).evaluation.plan.warnings
+    assert warning.startswith("The mount target /usr/nowhere/x does not exist on the controller's machine")

@@ -84,6 +84,29 @@ async def main():
 asyncio.run(main())
 """
 
+LACKING = """
+import asyncio, json, sys
+from pathlib import Path
+from aeo_harbor.host_environment import HostEnvironment
+from harbor.models.task.config import EnvironmentConfig
+from harbor.models.trial.paths import TrialPaths
+
+folder = Path(sys.argv[1])
+
+async def main():
+    mounts = [{"type": "bind", "source": str(folder), "target": "/usr/nowhere/x"}]
+    made = HostEnvironment(environment_dir=folder / "environment", environment_name="t", session_id="a__env",
+                           trial_paths=TrialPaths(folder / "a"), task_env_config=EnvironmentConfig(), mounts=mounts)
+    try:
+        await made.start(False)
+    except ValueError as error:
+        print(json.dumps(str(error)))
+    finally:
+        await made.stop(True)
+
+asyncio.run(main())
+"""
+
 COUNT_SLEEPERS = "cat /proc/[0-9]*/comm | grep -c '^sleep$'"
 
 
@@ -140,6 +163,12 @@ def test_uploads_do_not_write_through_a_mount_that_may_only_be_read(tmp_path: Pa
     assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == ["given", "own"]
     assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "own" / "file").read_text() == "file\n"
+
+
+def test_a_target_that_the_machine_lacks_is_the_cause_named(tmp_path: Path) -> None:
+    (tmp_path / "environment").mkdir()
+    said = in_harbor(tmp_path, LACKING)
+    assert said.startswith("The mount target /usr/nowhere/x does not exist on this machine")
 
 
 def test_what_commands_see(tmp_path: Path) -> None:

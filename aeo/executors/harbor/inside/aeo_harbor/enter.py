@@ -26,6 +26,10 @@ _FLAGS = {
 _NAMESPACES = os.CLONE_NEWUSER | os.CLONE_NEWNS | os.CLONE_NEWPID
 
 
+class Lacking(Exception):
+    """A mount's target is not on this machine."""
+
+
 def _die_with(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -75,8 +79,9 @@ def _show(source: Path, target: str, top: Path, private: dict, *, read_only: boo
     place, first = top / target.lstrip("/"), "/" + Path(target).parts[1]
     if not place.exists():
         if first not in private and os.path.lexists(first):
-            raise OSError(
-                f"cannot mount {source} at {target}: the host environment would have to make it on this machine"
+            raise Lacking(
+                f"The mount target {target} does not exist on this machine, and the host environment makes no folders "
+                "there. Use one below /app, or an existing one."
             )
         (place if source.is_dir() else place.parent).mkdir(parents=True, exist_ok=True)
         if not source.is_dir():
@@ -118,7 +123,8 @@ def start() -> int:
             _make_view(view)
             os.write(writing, b"{}")
         except Exception as error:
-            os.write(writing, json.dumps({"error": str(error)}).encode())
+            said = {"error": str(error), "target": isinstance(error, Lacking)}
+            os.write(writing, json.dumps(said).encode())
             os._exit(1)
         null = os.open("/dev/null", os.O_RDWR)
         for descriptor in (0, 1, 2):

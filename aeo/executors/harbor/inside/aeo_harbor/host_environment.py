@@ -36,7 +36,8 @@ from harbor.utils.env import resolve_env_vars
 from aeo_harbor import traces
 
 _ENTER = str(Path(__file__).with_name("enter.py"))
-_PRIVATE = ("/app", "/logs", "/tests", "/solution", "/runtime", "/tmp", "/root")  # noqa: S108
+#: What is shown as folders of the trial's own, beside the one of its working folder.
+PRIVATE = ("/app", "/logs", "/tests", "/solution", "/runtime", "/tmp", "/root")  # noqa: S108
 #: Folders of the machine a task's working folder cannot be in: making it would change the machine.
 _SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr", "var"}
 _DEFINITIONS = {"Dockerfile", "docker-compose.yaml", "docker-compose.yml", ".dockerignore"}
@@ -88,16 +89,14 @@ class HostEnvironment(BaseEnvironment):
 
     @property
     def _workdir(self) -> str:
-        wanted = self.task_env_config.workdir or _dockerfile_workdir(self.environment_dir / "Dockerfile")
-        wanted = os.path.normpath(wanted)
-        return wanted if wanted.startswith("/") and wanted.strip("/") else "/app"
+        return working_folder(self.task_env_config.workdir, self.environment_dir)
 
     @override
     async def start(self, force_build: bool) -> None:
         self._bound = [self._bind(mount) for mount in self._host_mounts]
         base = traces.folder("roots")
         self._root = Path(tempfile.mkdtemp(prefix="r", dir=base))
-        tops = {*_PRIVATE, "/" + PurePosixPath(self._workdir).parts[1]}
+        tops = {*PRIVATE, "/" + PurePosixPath(self._workdir).parts[1]}
         self._folders = {top: self._root / "private" / top[1:] for top in sorted(tops)}
         for folder in self._folders.values():
             folder.mkdir(parents=True)
@@ -161,6 +160,8 @@ class HostEnvironment(BaseEnvironment):
         self._keeper.stdin.write_eof()
         line = await self._keeper.stdout.readline()
         said = json.loads(line) if line else {"error": (await self._keeper.stderr.read()).decode().strip()[-300:]}
+        if said.get("target"):
+            raise ValueError(said["error"])
         if "error" in said:
             raise RuntimeError(
                 f"The host environment needs unprivileged user namespaces, which this machine refuses: {said['error']}"
@@ -282,6 +283,12 @@ class HostEnvironment(BaseEnvironment):
 def _inside(path: str | Path) -> PurePosixPath:
     # Two slashes at the start are another root to this class.
     return PurePosixPath("/" + os.path.normpath(str(path)).lstrip("/"))
+
+
+def working_folder(given: str | None, environment_dir: Path) -> str:
+    """Where a task's commands begin: as it says, else as its Dockerfile does."""
+    wanted = os.path.normpath(given or _dockerfile_workdir(environment_dir / "Dockerfile"))
+    return wanted if wanted.startswith("/") and wanted.strip("/") else "/app"
 
 
 def _dockerfile_workdir(dockerfile: Path) -> str:

@@ -21,7 +21,7 @@ from harbor.models.trial.config import TrialConfig
 from harbor.utils.env import get_required_host_vars
 from pydantic import ValidationError
 
-from aeo_harbor import agents, paths, timing
+from aeo_harbor import agents, mounts, paths, timing
 from aeo_harbor.faults import Faults, known_part
 
 #: Key of a document that is not given as differences (see ``aeo.executors.harbor.trial_files``).
@@ -46,6 +46,7 @@ def plan(request: Mapping[str, Any]) -> dict[str, Any]:
     resolved = plans[0]
     _check_names(resolved)
     tasks = _load_tasks(resolved)
+    warnings += mounts.check(request["config"], tuple(tasks.values()))
     warnings += [
         f"Dataset {name!r} has '__' in its name: Harbor finds no metrics for it."
         for name in sorted({item.source for item in resolved.task_configs if item.source and "__" in item.source})
