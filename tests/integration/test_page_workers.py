@@ -243,6 +243,19 @@ def test_a_busy_worker_is_removed_only_when_that_is_said(web_site: Site) -> None
     assert register(web_site, "w1") == "w1"
 
 
+def test_one_that_was_revoked_comes_back_with_its_next_start(web_site: Site) -> None:
+    register(web_site, "w1")
+    client = browser(web_site)
+    for revoked, words in (
+        (True, "gets new credentials at its next start"),
+        (False, "registers at its next heartbeat"),
+    ):
+        send(client, "w1", do="revoke" if revoked else "remove", force="1")
+        send(client, "w1", do="allow")
+        assert words in words_of(client.get("/workers"))
+        register(web_site, "w1")
+
+
 def test_what_cannot_be_done_is_said(web_site: Site) -> None:
     register(web_site, "w1")
     client = browser(web_site)

@@ -93,7 +93,10 @@ def _do(site: Site, id: str, do: str) -> str:
         removed = workers.revoke(site, id)
         return str(_("%(worker)s is revoked; trials given back: %(count)s.", worker=id, count=removed.given_back))
     if do == "allow":
+        revoked = id in credentials.read(site).revoked
         workers.allow(site, id)
+        if revoked:
+            return str(_("%(worker)s may come back; it gets new credentials at its next start.", worker=id))
         return str(_("%(worker)s may come back; it registers at its next heartbeat.", worker=id))
     raise InputError("is none of weight, drain, pause, resume, remove, revoke and allow.", field="do")
 
