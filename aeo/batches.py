@@ -23,8 +23,7 @@ from aeo.records import Record
 from aeo.secrets import delivery, keeping
 from aeo.sender import Handed, Parcel
 from aeo.site import WorkerSite
-from aeo.store import access, evaluations, trials, workers
-from aeo.store.connection import Denied
+from aeo.store import evaluations, trials, workers
 from aeo.store.trials import Requeued
 from aeo.turns import Turn
 
@@ -32,10 +31,6 @@ log = logging.getLogger(__name__)
 
 #: Batches that fail in a row before the worker is paused.
 FAILED_BATCHES = 3
-#: Seconds between two tries to tell the store that a batch has ended.
-STORE_SECONDS = 2.0
-#: Seconds for which a right is asked for that does not come.
-DENIED_SECONDS = 60.0
 #: Seconds that a result which cannot be pushed holds up the cancelling of its evaluation.
 CANCEL_PUSH_SECONDS = 30.0
 
@@ -109,43 +104,6 @@ def run(site: WorkerSite, batch: Batch) -> dict[str, object]:
             _close(oldest)
         turns.send_again(site, batch)
     return {"batch": batch.id, "ran": ran, "note": site.draining(), "again": work.turn.given}
-
-
-def await_store(site: WorkerSite, batch: Batch, *, end: bool) -> bool:
-    """Wait until the store takes it that a batch has ended, or (without ``end``) that it is looked at.
-
-    Until the worker must stop now at the latest. False where this worker may reach the evaluation no more, and its
-    asking did not help: it is over, or gone, and nobody waits for what is said of it.
-
-    Where it answers and refuses to write (its disk or memory is full), Celery would lose the slot of a message that
-    returned: it could not keep the result, and would count the message as running for ever.
-    """
-    refused_at: float | None = None
-    while True:
-        try:
-            if end:
-                evaluations.end_batch(site.db, batch)
-            else:
-                access.look(site.db, batch.evaluation)
-            return True
-        except Denied as error:
-            if refused_at is None:
-                refused_at = clock()
-                log.warning("batch %s cannot be ended, its right is asked for: %s", batch.id, error)
-            if clock() - refused_at >= DENIED_SECONDS:
-                log.warning("batch %s is of an evaluation that this worker may reach no more", batch.id)
-                return False
-            with suppress(AeoError):
-                access.ask_for(site.db, site.config.worker_id, batch.evaluation)
-        except AeoError as error:
-            refused_at = None
-            log.warning("batch %s cannot be ended, trying again: %s", batch.id, error)
-        except Exception:
-            # A fault of our own would come again; the heartbeat tells that this batch is no more.
-            log.exception("batch %s cannot be ended", batch.id)
-            return True
-        if site.stopping.wait(STORE_SECONDS):
-            return refused_at is None
 
 
 def _open(site: WorkerSite, batch: Batch) -> Work:

@@ -8,7 +8,7 @@ from typing import Any
 from celery import shared_task
 from celery.exceptions import Ignore
 
-from aeo import batches, jobs, logs
+from aeo import batches, jobs, logs, turns
 from aeo.celery import MERGE, RUN_BATCH
 from aeo.core.model import Batch
 from aeo.site import Site, WorkerSite
@@ -38,7 +38,7 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
         if done.get("again"):
             # Its message was sent again: this one must not count in the chord.
             raise Ignore
-        if not batches.await_store(site, asked, end=failed):
+        if not turns.await_store(site, asked, end=failed):
             # Its result would be refused, and with it the slot would be lost.
             raise Ignore
     return done

@@ -12,16 +12,22 @@ from dataclasses import replace
 
 from aeo import dispatch
 from aeo.core.choose import Answer
-from aeo.core.errors import Unavailable
+from aeo.core.errors import AeoError, Unavailable
 from aeo.core.model import Batch, Claim
+from aeo.leases import clock
 from aeo.site import WorkerSite
 from aeo.starts import ENVIRONMENT
-from aeo.store import evaluations, trials
+from aeo.store import access, evaluations, trials
+from aeo.store.connection import Denied
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks of a batch that waits, on average: each look costs the store a claim.
 LOOK_SECONDS = 0.5
+#: Seconds between two tries to tell the store that a batch has ended.
+STORE_SECONDS = 2.0
+#: Seconds for which a right is asked for that does not come.
+DENIED_SECONDS = 60.0
 #: The same of one that leaves what waits to faster slots: a tenth of the time for which it has, within these. Then that
 #: it may run something at last is known soon enough, and hundreds of slots do not keep the store from claims.
 LEAVE_SECONDS = (LOOK_SECONDS, 5.0)
@@ -124,3 +130,40 @@ def send_again(site: WorkerSite, batch: Batch) -> None:
         message = evaluations.message_of(site.db, batch)
         if message:
             dispatch.resend(site, replace(batch, message=message), behind=True)
+
+
+def await_store(site: WorkerSite, batch: Batch, *, end: bool) -> bool:
+    """Wait until the store takes it that a batch has ended, or (without ``end``) that it is looked at.
+
+    Until the worker must stop now at the latest. False where this worker may reach the evaluation no more, and its
+    asking did not help: it is over, or gone, and nobody waits for what is said of it.
+
+    Where it answers and refuses to write (its disk or memory is full), Celery would lose the slot of a message that
+    returned: it could not keep the result, and would count the message as running for ever.
+    """
+    refused_at: float | None = None
+    while True:
+        try:
+            if end:
+                evaluations.end_batch(site.db, batch)
+            else:
+                access.look(site.db, batch.evaluation)
+            return True
+        except Denied as error:
+            if refused_at is None:
+                refused_at = clock()
+                log.warning("batch %s cannot be ended, its right is asked for: %s", batch.id, error)
+            if clock() - refused_at >= DENIED_SECONDS:
+                log.warning("batch %s is of an evaluation that this worker may reach no more", batch.id)
+                return False
+            with suppress(AeoError):
+                access.ask_for(site.db, site.config.worker_id, batch.evaluation)
+        except AeoError as error:
+            refused_at = None
+            log.warning("batch %s cannot be ended, trying again: %s", batch.id, error)
+        except Exception:
+            # A fault of our own would come again; the heartbeat tells that this batch is no more.
+            log.exception("batch %s cannot be ended", batch.id)
+            return True
+        if site.stopping.wait(STORE_SECONDS):
+            return refused_at is None

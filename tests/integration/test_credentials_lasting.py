@@ -16,7 +16,6 @@ from store_samples import a_worker, an_evaluation
 from waiting import eventually
 
 from aeo import (
-    batches,
     celery,
     credentials,
     dispatch,
@@ -26,6 +25,7 @@ from aeo import (
     records,
     redispatch,
     tasks,
+    turns,
     workers,
 )
 from aeo.core.errors import Conflict, Forbidden, InputError
@@ -149,8 +149,8 @@ def test_a_message_of_what_a_worker_may_reach_no_more_returns_without_a_result(
 ) -> None:
     url = given(site, "a")
     evaluation(site, "e2")
-    monkeypatch.setattr(batches, "DENIED_SECONDS", 0.2)
-    monkeypatch.setattr(batches, "STORE_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "DENIED_SECONDS", 0.2)
+    monkeypatch.setattr(turns, "STORE_SECONDS", 0.05)
     run: Any = tasks.run_batch.run
     with as_worker(url) as db:
         mine = as_site(site, db, tmp_path, "a")
