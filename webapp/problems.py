@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
 from aeo.codec import encode
-from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, NotFound, Problem, Refused, Unavailable
+from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, NotFound, Problem, Refused, Unavailable, Unusable
 from webapp import invalid
 from webapp.site import current_site
 
@@ -74,6 +74,8 @@ def _of_aeo_error(error: AeoError) -> Response:
         return answer(401, [Problem(message=str(error), fix=fix)], {"WWW-Authenticate": 'Bearer realm="aeo"'})
     if isinstance(error, Unavailable):
         log.warning("%s %s: %s: %s", request.method, request.path, type(error).__name__, error)
+        if isinstance(error, Unusable):
+            return answer(503, [Problem(message=str(error))])
         fix = "Try again in a moment."
         return answer(503, [Problem(message=str(error), fix=fix)], {"Retry-After": str(RETRY_SECONDS)})
     return _of_surprise(error)

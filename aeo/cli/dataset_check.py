@@ -42,8 +42,17 @@ def check(ctx: click.Context, name: str | None, accept: bool, as_json: bool) -> 
     else:
         for report in reports:
             _print(report)
+        if not accept:
+            _say_how_to_accept(reports)
     absent_too = {"faulty", "absent"} if name else {"faulty"}
     ctx.exit(int(any(report["verdict"] in absent_too for report in reports)))
+
+
+def _say_how_to_accept(reports: list[Mapping[str, Any]]) -> None:
+    for report in reports:
+        if report["recorded_at"] and any(report["recorded"][kind] for kind in ("changed", "missing", "added")):
+            name = clean(report["dataset"])
+            click.echo(f"Is what is there now right? It becomes the new record by: aeo datasets check {name} --accept")
 
 
 def _print(report: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@
     ├── Refused               the token is missing or wrong (exit code 2, HTTP 401)
     │   └── Forbidden         the token is right, but its user may not do this (exit code 2, HTTP 403)
     └── Unavailable           a part is away; the same call may work later (exit code 1, HTTP 503)
+        ├── Unusable          it stays so until a person mends it; the message says how
         ├── ExecutorFailed    an executor's own process failed
         └── TransferFailed    files could not be moved; `permanent` says whether trying again helps
 """
@@ -70,6 +71,10 @@ class Forbidden(Refused):
 
 class Unavailable(AeoError):
     """A part of the system is away."""
+
+
+class Unusable(Unavailable):
+    """A part is away until a person mends it."""
 
 
 class ExecutorFailed(Unavailable):

@@ -113,6 +113,9 @@ def add(
         raise InputError("has two underscores in a row, which part names in results.", field="name")
     if bool(path) == bool(reference):
         raise InputError("give either a path or a reference.", field="path")
+    if path and registry:
+        fix = "Leave one of the two out."
+        raise InputError("is of a reference, and a path was given.", field="registry", fix=fix)
     made = Dataset(
         name=name,
         executor=executor,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aeo import folders
 from aeo.config import Config
-from aeo.core.errors import InputError, Unavailable
+from aeo.core.errors import InputError, Unusable
 from aeo.layout import Shared
 
 #: Bytes of a key.
@@ -50,13 +50,13 @@ def find(file: Path, id: str) -> bytes:
     """The key of this id.
 
     Raises:
-        Unavailable: it is not here, or others may read the file.
+        Unusable: it is not here, or others may read the file.
     """
     try:
         return _read(file)[id]
     except KeyError:
         state = f"{file} has no key {id}" if file.exists() else f"there is no {file}"
-    raise Unavailable(
+    raise Unusable(
         f"The key of the secrets is lost: {state}. Bring the file back from a backup, or name where it is "
         "(AEO_SECRETS_KEY_FILE). Without it the values are gone: `aeo secrets remove` each, then set them anew."
     )
@@ -66,7 +66,7 @@ def add(file: Path, id: str, key: bytes) -> None:
     """Keep another key; on disk when this returns.
 
     Raises:
-        Unavailable: the file cannot be written.
+        Unusable: the file cannot be written.
     """
     with _changing(file) as keys:
         keys[id] = key
@@ -76,7 +76,7 @@ def drop(file: Path, id: str) -> None:
     """Forget a key, if it is there.
 
     Raises:
-        Unavailable: the file cannot be written.
+        Unusable: the file cannot be written.
     """
     if file.exists():
         with _changing(file) as keys:
@@ -97,22 +97,22 @@ def _changing(file: Path) -> Iterator[dict[str, bytes]]:
         finally:
             os.close(lock)
     except OSError as error:
-        raise Unavailable(f"The key of the secrets cannot be kept in {file}: {error.strerror}.") from None
+        raise Unusable(f"The key of the secrets cannot be kept in {file}: {error.strerror}.") from None
 
 
 def _read(file: Path) -> Mapping[str, bytes]:
     try:
         with file.open(encoding="ascii") as lines:
             if os.fstat(lines.fileno()).st_mode & 0o077:
-                raise Unavailable(f"Others may read {file}, which has the key of the secrets: chmod 600 it.")
+                raise Unusable(f"Others may read {file}, which has the key of the secrets: chmod 600 it.")
             pairs = [line.split() for line in lines if line.strip()]
         keys = {id: base64.urlsafe_b64decode(key) for id, key in pairs}
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise Unavailable(f"{file}, which has the key of the secrets, cannot be read: {error.strerror}.") from None
+        raise Unusable(f"{file}, which has the key of the secrets, cannot be read: {error.strerror}.") from None
     except ValueError:
         keys = {"": b""}
     if any(len(key) != SIZE for key in keys.values()):
-        raise Unavailable(f"{file} is no file of keys of secrets, or damaged. Bring it back from a backup.")
+        raise Unusable(f"{file} is no file of keys of secrets, or damaged. Bring it back from a backup.")
     return keys

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aeo import codec, folders, redaction
 from aeo.config import Config
-from aeo.core.errors import AeoError, InputError, NotFound, Unavailable
+from aeo.core.errors import AeoError, InputError, NotFound, Unavailable, Unusable
 from aeo.core.names import check_variable
 from aeo.layout import Shared
 from aeo.secrets import keyring
@@ -207,7 +207,7 @@ def _open(key: bytes, id: str, one: _Sealed) -> str:
         return AESGCM(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], one.secret.name.encode()).decode()
     except (InvalidTag, ValueError):
         pass
-    raise Unavailable(
+    raise Unusable(
         f"The secret {one.secret.name} cannot be opened: the key {id} is another one than it was set with, or the file "
         "is damaged. Bring the right file of keys back, or set the secret anew after `aeo secrets remove`."
     )
@@ -248,4 +248,4 @@ def _read(site: Site | Root) -> _File:
         return _File()
     except (OSError, InputError):
         log.error("%s cannot be used", path)
-        raise Unavailable(f"The controller's file of secrets ({path.name}) is damaged.") from None
+        raise Unusable(f"The controller's file of secrets ({path.name}) is damaged.") from None

@@ -291,6 +291,19 @@ def test_what_is_done_is_not_answered_as_undone(controller: Controller, monkeypa
         assert (gone.status_code, gone.json()) == (200, {"secrets": []})
 
 
+def test_what_a_person_has_to_mend_is_not_said_to_pass(controller: Controller) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=controller.site.config.controller_url, headers=headers, trust_env=False) as client:
+        assert client.put("/api/secrets/TEST_API_KEY", json={"value": VALUE}).status_code == 200
+        key = controller.site.config.secrets_key_file
+        assert key is not None
+        key.chmod(0o644)
+        refused = client.put("/api/secrets/TEST_API_KEY", json={"value": VALUE})
+        assert (refused.status_code, "Retry-After" in refused.headers) == (503, False)
+        assert refused.json()["detail"].endswith("chmod 600 it.")
+        key.chmod(0o600)
+
+
 def test_from_the_command_line(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     def aeo(*arguments: str, code: int = 0, given: str | bytes | None = None) -> Any:
         result = CliRunner().invoke(main, ["secrets", *arguments], input=given)

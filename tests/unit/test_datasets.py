@@ -105,6 +105,7 @@ def test_many_add_at_once_and_none_is_lost(shared: Shared, tmp_path: Path) -> No
         ({"name": "a__b", "path": "/tmp"}, "name"),
         ({"name": "x"}, "path"),
         ({"name": "x", "path": "/tmp", "reference": "a/b"}, "path"),
+        ({"name": "x", "path": "/tmp", "registry": "a/b"}, "registry"),
         ({"name": "x", "path": "relative"}, "path"),
         ({"name": "x", "path": "/nonexistent"}, "path"),
         ({"name": "x", "path": "/etc/passwd"}, "path"),

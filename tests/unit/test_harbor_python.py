@@ -178,6 +178,21 @@ def test_a_failed_installation_is_one_line_and_leaves_no_environment(
         harbor_python(create=False)
 
 
+@pytest.mark.parametrize(
+    ("said", "first"),
+    [
+        ("error: Request failed\n  Caused by: invalid peer certificate: UnknownIssuer", "This machine does not trust"),
+        (
+            "error: Failed to fetch: `x`\n  Caused by: dns error: no such name",
+            "The index of packages cannot be reached",
+        ),
+        ("error: no interpreter found for 3.12", f"Harbor {HARBOR_VERSION} is not here"),
+    ],
+)
+def test_what_keeps_harbor_from_being_fetched_is_said_first(said: str, first: str) -> None:
+    assert python._advice(said).startswith(first)
+
+
 def test_a_half_made_environment_is_made_anew(machine: Path, uv: list[tuple[str, ...]]) -> None:
     path = made(machine)
     (path.parent.parent / "aeo-complete").unlink()

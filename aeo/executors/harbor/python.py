@@ -35,6 +35,21 @@ _PROBE = (
     "except m.PackageNotFoundError: v = ''\n"
     "print('%d.%d' % sys.version_info[:2], v or '-')"
 )
+#: What is said when something cannot be fetched, with what that means; a certificate is a connection, too.
+_NETWORK = (
+    (
+        ("certificate", "unknownissuer", "tls handshake", "ssl error"),
+        "This machine does not trust the certificate of what it fetches from: if a proxy puts in its own, name that "
+        "authority's file in SSL_CERT_FILE.",
+    ),
+    (
+        (
+            *("dns error", "error sending request", "connect error", "connection refused", "timed out"),
+            *("failed to fetch", "no route to host", "network is unreachable"),
+        ),
+        "The index of packages cannot be reached from this machine: see its network, or name a proxy in HTTPS_PROXY.",
+    ),
+)
 _DONE = "aeo-complete"
 #: Which Python is used is said by our arguments alone; these would contradict them, or lead uv's Python astray.
 _NOT_FOR_UV = (
@@ -226,7 +241,13 @@ def _uv(*arguments: str) -> None:
 
 
 def _advice(reason: str) -> str:
+    cause = next((words for signs, words in _NETWORK if any(sign in reason.lower() for sign in signs)), "")
     reason = " ".join(reason.split())[:400]
+    if cause:
+        return (
+            f"{cause} So Harbor {HARBOR_VERSION} cannot be fetched ({reason}). Or set AEO_HARBOR_PYTHON to a Python "
+            "that has it."
+        )
     return (
         f"Harbor {HARBOR_VERSION} is not here and cannot be installed ({reason}): install Python >= 3.12, or set "
         "AEO_HARBOR_PYTHON to a Python that has it."
