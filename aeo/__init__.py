@@ -14,7 +14,7 @@ batches, leases, outbox                   the worker's side: claim, run, push
 prefetching, cleaning                     its tasks and images: fetched ahead of a run, removed when nobody needs them
 results, rows, jobs, control              the controller's side: commit, merge
 recovery, reconciliation, redispatch      the controller's repairs: from disk, in rounds, new batches
-workers, registration                     what a worker says of itself
+workers, registration, pulse, stay        what a worker says of itself, and for how long it goes on
 credentials, grants                       what each worker may reach at the broker, and for how long
 secrets, redaction                        what trials get and nobody else: kept, delivered, taken out of results
 rsyncd                                    the controller's own rsync daemon, and what each worker may do there

@@ -39,11 +39,30 @@ FREE_SECONDS = (0.002, 0.02, 0.1)
 PRIORITIES = (0, 3, 6, 9)
 
 
+#: Set when results that cannot be stored are dropped.
+_dropped = threading.Event()
+
+
+class ResultDropped(Exception):
+    """This process ends, and does not wait for a broker that takes no results."""
+
+
+def drop_results() -> None:
+    """Wait no more for the broker to take results of messages: for a process that ends. The reconciler finds them."""
+    _dropped.set()
+
+
 class UnreadResults(RedisBackend):
     """Results count members of chords and are never awaited.
 
     Celery's own subscribes to each sent message's result, on a connection that nobody here would ever drain.
     """
+
+    def _sleep(self, amount: float) -> None:
+        """Between two tries to store a result."""
+        if _dropped.wait(amount):
+            # No error that Celery would try again.
+            raise ResultDropped
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Wait for nothing."""
@@ -71,6 +90,8 @@ class UnreadResults(RedisBackend):
 def _refusals_told() -> Iterator[None]:
     try:
         yield
+    except ResultDropped:
+        log.warning("a message's result was not stored, as this process ends")
     except Exception as error:
         if not is_denial(error):
             raise
@@ -110,6 +131,7 @@ class Stop:
 
 def consume(app: Celery, *, name: str, queue: str, slots: int, stop: Stop) -> int:
     """Run a queue's messages in threads of this process until it is told to stop; returns the exit code."""
+    _dropped.clear()
     # JSON carries no code, so root (usual in a container) is no danger of Celery's making.
     warnings.filterwarnings("ignore", message="You're running the worker with superuser")
     worker: Any = app.Worker(

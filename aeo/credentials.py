@@ -84,6 +84,7 @@ class Book:
 class Given:
     """What a worker is told."""
 
+    #: Without credentials where it keeps its own.
     broker_url: str = field(repr=False)
     #: Its secret at the controller's own rsync daemon; "" where there is none, or it goes on with what it has.
     files: str = field(default="", repr=False)
@@ -223,7 +224,7 @@ def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
             # Where the server does it no more, it gets the shared password below.
             with suppress(NotOffered):
                 access.put(site.db, info.id, account.digest, account.evaluations)
-                return Given(broker_url="", kept=True)
+                return Given(broker_url=without_credentials(url), kept=True)
         password = secrets.token_urlsafe(24)
         evaluations = account.evaluations if account else _shares(site, info.id)
         made = Account(

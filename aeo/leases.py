@@ -79,6 +79,11 @@ class Leases:
         with self._lock:
             self._holds.pop(id(hold), None)
 
+    def running(self) -> int:
+        """How many of their trials have not ended."""
+        with self._lock:
+            return sum(not hold.is_over for hold in self._holds.values())
+
     def _keep(self, name: str, work: Callable[[Sequence[Hold]], None]) -> None:
         while True:
             with self._lock:
@@ -196,6 +201,11 @@ class Hold:
         with self._telling:
             self._trial_over = True
             return self.stopped
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial has ended."""
+        return self._trial_over
 
     def note_phase(self, phase: str) -> None:
         """Tell the store what the trial does now, with the next renewal: for people only."""

@@ -16,7 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -37,16 +38,18 @@ from aeo import (
     workers,
 )
 from aeo import control as control_loops
-from aeo.celery import Stop, consume, make_app, messages_running
+from aeo.celery import Stop, consume, make_app
 from aeo.config import Config, from_environment
 from aeo.core.errors import AeoError, InputError, Refused, Unavailable
-from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
+from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
 from aeo.dispatch import CONTROL, queue_of
 from aeo.layout import Local
 from aeo.pulse import Pulse
+from aeo.registration import Addresses
 from aeo.rsyncd import modules
 from aeo.site import WorkerSite, open_site
+from aeo.stay import Stay, again
 from aeo.store import health
 from aeo.store import workers as worker_store
 from aeo.store.connection import Db, Denied, connect
@@ -55,8 +58,6 @@ from aeo.transfer.remote import Remote
 
 log = logging.getLogger(__name__)
 
-#: Seconds a process gets to end whose credentials are no more.
-END_SECONDS = 30.0
 #: Messages the control process handles at once: a long merge must not hold up the others.
 CONTROL_SLOTS = 2
 
@@ -80,15 +81,20 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
         _sweep(local)
         _drop_scratch(local)
         info = workers.info(config, boot=secrets.token_hex(8), instance=_instance(identity))
+        stay = Stay(local=local, name=config.worker_id)
         try:
-            place = _try_own(config, told)
+            place, given = _try_own(config, told), config
             config = _introduce(config, info, told, mounted)
+            elsewhere = partial(_elsewhere, given, config, mounted)
             with _present(config, info):
-                return _work(config, local, place or reach.transfer(config, told), info, told)
+                code = _work(config, stay, place or reach.transfer(config, told), info, told, elsewhere)
         except Unavailable:
             if told.is_set():
                 return 0
             raise
+    if stay.renewing:
+        again()
+    return code
 
 
 def _try_own(config: Config, told: threading.Event) -> Remote | None:
@@ -126,8 +132,15 @@ def _present(config: Config, info: WorkerInfo) -> Iterator[None]:
                 db.close()
 
 
-def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: threading.Event) -> int:
-    stay = Stay(local=local, name=config.worker_id)
+def _work(
+    config: Config,
+    stay: Stay,
+    place: Remote,
+    info: WorkerInfo,
+    told: threading.Event,
+    elsewhere: Callable[[Addresses], str],
+) -> int:
+    local = stay.local
     fix = "The controller names that address: forward its port to this machine, or give --broker-url."
     _try_broker(config, told, fix=fix)
     site = WorkerSite(
@@ -139,13 +152,16 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
         crowded=memory.low,
         stopping=stay.now,
     )
+    stay.idle = lambda: not site.leases.running()
     pulse = Pulse(
         config,
         look=lambda: stay.look(info.boot),
         heed=stay.heed,
         register=lambda: registration.register(config, info, again=True),
         dismiss=stay.dismiss,
-        replaced=stay.end,
+        begin_anew=stay.begin_anew,
+        elsewhere=elsewhere,
+        unsent=site.sender.failing_seconds,
     )
     keeper = threading.Thread(target=outbox.keep, args=(site, stay.over), name="outbox", daemon=True)
     cleaner = threading.Thread(target=cleaning.keep_clean, args=(site, stay.over), name="cleaning", daemon=True)
@@ -174,86 +190,6 @@ def _work(config: Config, local: Local, place: Remote, info: WorkerInfo, told: t
             batches.close_resting(site)
             _sweep(local)
             site.db.close()
-
-
-@dataclass(kw_only=True)
-class Stay:
-    """Whether a worker takes more trials, and why not."""
-
-    local: Local
-    #: The worker's id, for people.
-    name: str = ""
-    #: Set when running trials must be given back now.
-    now: threading.Event = field(default_factory=threading.Event)
-    #: Set when the last batch has returned.
-    over: threading.Event = field(default_factory=threading.Event)
-    leaving: bool = False
-    #: Told twice to stop: what runs is given back for good.
-    in_haste: bool = False
-    #: A person removed this worker; it waits to be let in again.
-    removed: bool = False
-    wanted: WorkerState = WorkerState.ONLINE
-
-    def leave(self) -> None:
-        """Take no more."""
-        self.leaving = True
-        running = len(messages_running())
-        if running:
-            what, them = ("1 trial", "it") if running == 1 else (f"{running} trials", "them")
-            log.warning("worker %s: finishing %s; a second Ctrl-C gives %s back", self.name, what, them)
-
-    def give_back(self) -> None:
-        """Take no more, and give back what runs."""
-        self.in_haste = True
-        self.now.set()
-
-    def dismiss(self) -> None:
-        """A person removed this worker: what it runs is others' now.
-
-        It does not end, as a service manager would start it again, and that lets it in.
-        """
-        if not self.removed:
-            log.error("%s was removed by a person; restart it, or: aeo workers allow %s", self.name, self.name)
-        self.removed = True
-        self.now.set()
-
-    def end(self) -> None:
-        """Its credentials are others by now: only a new process can have them."""
-        if not self.leaving:
-            log.error("%s has new credentials; this process ends, to be started again with them", self.name)
-            self.leaving = True
-            self.give_back()
-            os.kill(os.getpid(), signal.SIGTERM)
-            # What Celery still wants to tell the broker it will never take.
-            last = threading.Timer(END_SECONDS, os._exit, (1,))
-            last.daemon = True
-            last.start()
-
-    def heed(self, wanted: WorkerState) -> None:
-        """The controller's wish, as each heartbeat brings it."""
-        self.wanted = wanted
-        if self.removed:
-            log.warning("%s was let in again", self.name)
-            self.removed = False
-            self.now.clear()
-            if self.in_haste:
-                self.now.set()
-
-    def reason(self) -> str:
-        """Why no further trial may be claimed; "" when it may."""
-        if self.leaving:
-            return "stopping"
-        if self.removed:
-            return "removed by a person"
-        if self.wanted is WorkerState.LOST:
-            return "another worker has this id"
-        if self.wanted in (WorkerState.PAUSED, WorkerState.DRAINING):
-            return str(self.wanted.value)
-        return workers.low_disk(self.local.root)
-
-    def look(self, boot: str) -> Heartbeat:
-        """The heartbeat of now."""
-        return workers.heartbeat(self.local, boot=boot, batches=messages_running(), draining=self.reason())
 
 
 def _instance(identity: IO[str]) -> str:
@@ -285,7 +221,10 @@ def _drop_scratch(local: Local) -> None:
 
 def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted: Path | None) -> Config:
     """Register, and take from the answer what was not given by hand."""
-    found = registration.register_patiently(config, info, told)
+    return _with(config, registration.register_patiently(config, info, told), mounted)
+
+
+def _with(config: Config, found: Addresses, mounted: Path | None) -> Config:
     if mounted is not None and (found.shared_root or remote.parse(found.transfer_url).kind == "local"):
         found = replace(found, transfer_url=str(mounted.resolve()))
     elif found.shared_root and modules.has_mark(Path(found.shared_root), found.shared_mark):
@@ -301,6 +240,29 @@ def _introduce(config: Config, info: WorkerInfo, told: threading.Event, mounted:
         lease_seconds=found.lease_seconds,
         grace_seconds=found.grace_seconds,
     )
+
+
+def _elsewhere(given: Config, used: Config, mounted: Path | None, found: Addresses) -> str:
+    """What of the addresses told is another than what is used, in words; "" when nothing is.
+
+    ``given`` is what was given by hand. A broker that does not answer from here is nothing to change to.
+    """
+    told = _with(given, found, mounted)
+    if found.broker_url:
+        new, old = urlsplit(told.broker_url), urlsplit(used.broker_url)
+        other = (new.scheme, new.hostname, new.port, new.path) != (old.scheme, old.hostname, old.port, old.path)
+        # Without one it keeps what it has.
+        secret = new.password is not None and (new.username, new.password) != (old.username, old.password)
+        place = f"{new.hostname}:{new.port or 6379}"
+        if (other or secret) and not reach.listens(new.hostname or "", new.port or 6379):
+            log.warning("the controller names the broker %s, which does not answer from here", place)
+        elif other or secret:
+            return f"the broker is at {place} now" if other else "the broker has another password now"
+    if told.transfer_url != used.transfer_url:
+        return f"results go to {remote.parse(told.transfer_url)} now"
+    if found.transfer_password and told.transfer_password != used.transfer_password:
+        return "the transfer address has another password now"
+    return ""
 
 
 def _broker(given: str, told: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,11 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two tries to send a heartbeat that failed.
 RETRY_SECONDS = 1.0
+#: Seconds without an answer of the store, or without a push that got through, after which the controller is asked for
+#: the addresses; then between two times, doubling from the first to the second.
+ASK_SECONDS, LONGEST_ASK_SECONDS = 10.0, 60.0
+#: Most seconds between two looks of a worker whose credentials were revoked, whether it was let in again.
+SHUT_OUT_SECONDS = 15.0
 
 
 class Pulse:
@@ -33,16 +39,26 @@ class Pulse:
         look: Callable[[], Heartbeat],
         heed: Callable[[WorkerState], None],
         register: Callable[[], Addresses],
-        dismiss: Callable[[], None],
-        replaced: Callable[[], None],
+        dismiss: Callable[[str], None],
+        begin_anew: Callable[[str], None],
+        elsewhere: Callable[[Addresses], str] = lambda _: "",
+        unsent: Callable[[], float] = lambda: 0.0,
     ):
         """``heed`` is told the state the controller wants; ``register`` is called when it does not know the worker.
 
-        ``dismiss`` is called at each beat while a person keeps this worker out; ``replaced`` when its credentials are
-        no more and others were issued, which only a new process can use.
+        ``dismiss`` is told why at each beat while a person keeps this worker out ("": it was removed); ``begin_anew``
+        why only a new process can go on: its credentials are others now, or ``elsewhere`` says what other addresses
+        the controller tells. It is asked for them too when the store does not answer, or no result was sent, ``unsent``
+        in seconds, for long.
         """
         self._config, self._look, self._heed, self._register = config, look, heed, register
-        self._dismiss, self._replaced = dismiss, replaced
+        self._dismiss, self._begin_anew, self._elsewhere, self._unsent = dismiss, begin_anew, elsewhere, unsent
+        #: When the store answered last, and when the controller is asked for the addresses and how long after that.
+        self._answered = time.monotonic()
+        self._due, self._between = 0.0, ASK_SECONDS
+        #: Seconds to the next look of a worker that is kept out; 0 when it is not.
+        self._shut_out = 0.0
+        self._said = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -63,14 +79,19 @@ class Pulse:
             try:
                 db = db or connect(self._config.broker_url)
                 self._beat(db)
+                self._answered = time.monotonic()
+                self._shut_out = 0.0
             except Denied as error:
                 # The server was started again and does not know this user yet, or a person took its rights away.
-                log.warning("heartbeat refused: %s", error)
-                pause = min(RETRY_SECONDS, pause)
+                self._answered = time.monotonic()
+                if not self._shut_out:
+                    log.warning("heartbeat refused: %s", error)
                 self._ask_again()
+                pause = self._shut_out or min(RETRY_SECONDS, pause)
             except Exception as error:  # whatever it is, a worker without a pulse is a lost worker
                 log.warning("heartbeat failed: %s", error)
                 pause = min(RETRY_SECONDS, pause)
+            self._ask_where()
         if db is not None:
             db.close()
 
@@ -80,25 +101,50 @@ class Pulse:
         try:
             self._heed(store.beat(db, config.worker_id, told, ttl_seconds=config.grace_seconds))
         except Conflict:
-            self._dismiss()
+            self._dismiss("")
         except NotFound:
             log.warning("the controller does not know this worker any more; registering again")
             self._register_again()
 
     def _ask_again(self) -> None:
         try:
-            if not self._register().kept:
-                self._replaced()
+            self._heed_addresses(self._register())
+            self._shut_out = 0.0
         except Conflict as error:
-            log.error("%s", error)
-            self._dismiss()
+            self._shut_out = min(max(2 * self._shut_out, RETRY_SECONDS), SHUT_OUT_SECONDS)
+            self._dismiss(str(error))
         except AeoError as error:
             log.warning("%s", error)
 
+    def _ask_where(self) -> None:
+        """Ask for the addresses, when nothing got through to those we have for long."""
+        now = time.monotonic()
+        if self._shut_out:
+            return
+        if max(now - self._answered, self._unsent()) < ASK_SECONDS:
+            self._due, self._between = 0.0, ASK_SECONDS
+        elif now >= self._due:
+            try:
+                self._heed_addresses(self._register())
+            except Conflict as error:
+                self._dismiss(str(error))
+            except AeoError as error:
+                if str(error) != self._said:
+                    log.warning("%s", error)
+                self._said = str(error)
+            else:
+                self._said, self._between = "", min(self._between * 2, LONGEST_ASK_SECONDS)
+            self._due = time.monotonic() + self._between
+
+    def _heed_addresses(self, found: Addresses) -> None:
+        if not found.kept:
+            self._begin_anew("it has new credentials")
+        elif why := self._elsewhere(found):
+            self._begin_anew(why)
+
     def _register_again(self) -> None:
         try:
-            if not self._register().kept:
-                self._replaced()
+            self._heed_addresses(self._register())
         except Conflict as error:
             # Another has the id now: this one must not take trials in its name.
             log.warning("%s", error)

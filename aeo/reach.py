@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from pathlib import Path
@@ -40,6 +41,15 @@ def broker(url: str, told: threading.Event | None = None) -> None:
             final = isinstance(error, Denied) and urlsplit(url).password is None
             if final or time.monotonic() > deadline or told.wait(BROKER_PAUSE):
                 raise
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        socket.create_connection((host, port), timeout=3).close()
+    except OSError:
+        return False
+    return True
 
 
 def transfer(config: Config, told: threading.Event) -> Remote:

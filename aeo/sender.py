@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aeo import logs, outbox
+from aeo.core.errors import TransferFailed
 from aeo.core.model import Claim
 from aeo.leases import Hold
 
@@ -105,6 +106,12 @@ class Sender:
         self._sent: list[Parcel] = []
         #: When each thread began what it is at; 0 when it waits.
         self._threads: dict[int, float] = {}
+        #: Since when no push has got through, on this process's clock; 0 when the last one has.
+        self._failing = 0.0
+
+    def failing_seconds(self) -> float:
+        """For how long no push has got through; 0 when the last one has."""
+        return time.monotonic() - self._failing if self._failing else 0.0
 
     def take(self, site: WorkerSite, parcel: Parcel) -> None:
         """Take a run over; waits while too many are on their way.
@@ -186,6 +193,9 @@ class Sender:
             except BaseException as error:
                 self._break(site, parcel, error)
         problems = outbox.send_all(site, list(there)) if there else {}
+        if there:
+            lost = any(isinstance(problem, TransferFailed) for problem in problems.values())
+            self._failing = (self._failing or time.monotonic()) if lost else 0.0
         again = []
         for folder, parcel in there.items():
             problem = problems.get(folder)

@@ -16,10 +16,10 @@ from aeo import workers as engine_workers
 from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import EvaluationState, Heartbeat, TrialState, WorkerState
 from aeo.layout import Local
-from aeo.processes import Stay
 from aeo.pulse import Pulse
 from aeo.registration import Addresses
 from aeo.site import Site
+from aeo.stay import Stay
 from aeo.store import evaluations, trials, workers
 from aeo.store.connection import Db
 from aeo.store.keys import key
@@ -217,7 +217,7 @@ def test_the_worker_learns_of_it_at_its_next_beat(site: Site, tmp_path: Path) ->
         heed=stay.heed,
         register=again,
         dismiss=stay.dismiss,
-        replaced=stay.end,
+        begin_anew=stay.begin_anew,
     )
     pulse.start()
     try:

@@ -15,8 +15,8 @@ from aeo.config import Config
 from aeo.core.errors import Conflict, InputError
 from aeo.core.model import Capacity, Heartbeat, WorkerInfo, WorkerState
 from aeo.layout import Local
-from aeo.processes import Stay
 from aeo.site import Site
+from aeo.stay import Stay
 from aeo.store import workers as store
 from aeo.store.connection import Db
 

@@ -1,0 +1,62 @@
+"""A controller whose broker and file daemon are elsewhere after a restart: workers find them by themselves."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos import verdict
+from chaos.stage import PATIENCE, Stage
+from programs import TOKEN
+from waiting import eventually
+
+#: Seconds in which a worker is back, and what a busy machine may add.
+BACK, CROWDED = 30.0, 30.0
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    try:
+        made.start_worker("far")
+        yield made.ready("far")
+    finally:
+        made.destroy()
+
+
+def test_a_worker_is_back_after_the_brokers_folder_was_removed(stage: Stage) -> None:
+    run = stage.submit(trials=10, seconds=1.0)
+    eventually(lambda: len(run.of("committed")) > 2, PATIENCE, pause=0.1)
+    pid, old = stage.workers["far"].process.pid, (stage.shared / "redis" / "port").read_text()
+    restart_without_broker(stage)
+    assert (stage.shared / "redis" / "port").read_text() != old
+    began = time.monotonic()
+    stage.await_worker("far")
+    eventually(lambda: len(run.of("committed")) > 4, PATIENCE, pause=0.1)
+    assert time.monotonic() - began < BACK + CROWDED
+    assert run.closed() == "succeeded"
+    assert not verdict.lost(run)
+    assert not verdict.committed_twice(run)
+    eventually(lambda: not list((stage.folder / "far").glob("outbox/*/*")), PATIENCE, pause=0.2)
+    far = stage.workers["far"]
+    assert far.process.pid == pid
+    assert far.process.is_running()
+    assert "the broker is at 127.0.0.1:" in far.output
+    assert "Traceback" not in far.output
+    assert TOKEN not in " ".join(far.process.cmdline()) + far.output
+    # It ends at once, as any.
+    assert far.terminate(15) == 0
+
+
+def restart_without_broker(stage: Stage) -> None:
+    server = stage.server()
+    stage.controller.terminate(PATIENCE)
+    if server.is_running():
+        server.kill()
+        server.wait(10)
+    shutil.rmtree(stage.shared / "redis")
+    stage.start_controller()
+    eventually(stage.api.healthy, PATIENCE, pause=0.1)
