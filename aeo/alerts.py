@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import psutil
 
-from aeo import event_log, records, upkeep, workers
+from aeo import event_log, records, sharing, upkeep, workers
 from aeo.core import alerts as core
 from aeo.core import estimate
 from aeo.core.alerts import Alert, ControllerFacts, EvaluationFacts, RunFacts, WorkerFacts
@@ -43,16 +43,37 @@ def of(site: Site, pool: Sequence[WorkerView], running: Sequence[EvaluationStatu
     moment = connection.now(site.db)
     runs = [facts for status in running for facts in _runs(site, status, trials.running(site.db, status.id), moment)]
     facts = [_evaluation(site, status, moment) for status in running]
-    return core.judge(_controller(site, moment), _workers(site, pool), facts, runs)
+    return core.judge(_controller(site, pool, running, moment), _workers(site, pool), facts, runs)
 
 
-def _controller(site: Site, moment: datetime) -> ControllerFacts:
+def _controller(
+    site: Site, pool: Sequence[WorkerView], running: Sequence[EvaluationStatus], moment: datetime
+) -> ControllerFacts:
     unwritten = events.take(site.db, 1)
+    waiting, nobody = _waiting(site, pool, running)
     return ControllerFacts(
+        waiting=waiting,
+        nobody=nobody,
         settled=health.settled_seconds(site.db) is not None,
         unwritten_seconds=max(0.0, (moment - unwritten[0][1].at).total_seconds()) if unwritten else 0.0,
         disks=_disks(site),
     )
+
+
+def _waiting(site: Site, pool: Sequence[WorkerView], running: Sequence[EvaluationStatus]) -> tuple[int, str]:
+    """How many evaluations wait while no worker takes work, and why none does."""
+    waiting = sum(status.state is EvaluationState.RUNNING and status.pending > 0 for status in running)
+    taking = any(view.state is WorkerState.ONLINE and not _draining(view) for view in pool)
+    if not waiting or taking:
+        return 0, ""
+    out = sharing.kept_out(site)
+    said = [*(f"{view.info.id} is {view.note or _draining(view) or view.state.value}" for view in pool)]
+    said += [f"{text} (aeo workers allow {id})" for id, text in zip(out, sharing.outsiders(out), strict=True)]
+    return waiting, f"{', '.join(said) or 'none has registered'}."
+
+
+def _draining(view: WorkerView) -> str:
+    return view.heartbeat.draining if view.heartbeat else ""
 
 
 def _disks(site: Site) -> dict[str, tuple[int, int]]:

@@ -127,7 +127,7 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
     spec = replace(spec, name=name or _ID)
     # Every worker is looked at where one that is named does not exist.
     pool = problems.of(lambda: sharing.asked(workers.all(site.db), spec))
-    taking = None if pool is None else problems.of(lambda: sharing.taking_work(pool))
+    taking = None if pool is None else problems.of(lambda: sharing.taking_work(pool, lambda: sharing.kept_out(site)))
     plan = problems.of(lambda: evaluations.check_plan(executor.plan(spec, file)))
     found = Check(executor=spec.executor, name=given or "")
     settled, sound = _secrets(site, executor, spec, plan, taking or pool or (), problems)

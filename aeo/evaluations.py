@@ -75,7 +75,7 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     id = secrets.token_hex(6)
     spec = replace(spec, name=name_of(executor, spec, id))
     check_free(site, spec.name)
-    pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec))
+    pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec), lambda: sharing.kept_out(site))
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
     plan = assets.joined(site, executor, spec, file, plan)
     spec = needs.settled(executor, spec, plan)

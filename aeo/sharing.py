@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from aeo import credentials
 from aeo.core import stopping
 from aeo.core.allot import Allotment, Offer, allot
 from aeo.core.errors import InputError, Problem
 from aeo.core.model import Batch, Plan, PlannedTrial, Spec, WorkerState
+from aeo.site import Site
+from aeo.store import workers as store
 from aeo.store.workers import WorkerStatus
 
 
@@ -44,21 +47,38 @@ def takes_work(worker: WorkerStatus) -> bool:
     return worker.state is WorkerState.ONLINE and not (worker.heartbeat and worker.heartbeat.draining)
 
 
-def taking_work(pool: Sequence[WorkerStatus]) -> list[WorkerStatus]:
-    """The workers that would claim trials now.
+def kept_out(site: Site) -> dict[str, str]:
+    """Workers that a person keeps out, by id: ``removed`` or ``revoked``; none that came back since."""
+    present = {worker.info.id for worker in store.all(site.db)}
+    removed = {item.id for item in store.removed(site.db)} - present
+    found = {**dict.fromkeys(removed, "removed"), **dict.fromkeys(credentials.read(site).revoked, "revoked")}
+    return dict(sorted(found.items()))
+
+
+def taking_work(
+    pool: Sequence[WorkerStatus], out: Callable[[], Mapping[str, str]] = dict[str, str]
+) -> list[WorkerStatus]:
+    """The workers that would claim trials now; ``out`` tells who is kept out.
 
     Raises:
         InputError: none would; says why not for each.
     """
     online = [worker for worker in pool if takes_work(worker)]
     if not online:
-        reasons = ", ".join(f"{worker.info.id} is {standing(worker)}" for worker in pool)
+        outside = out()
+        reasons = [*(f"{worker.info.id} is {standing(worker)}" for worker in pool), *outsiders(outside)]
+        allow = f", or let one in again with `aeo workers allow {next(iter(outside))}`" if outside else ""
         raise InputError(
-            f"no worker is online ({reasons or 'none has registered'}).",
+            f"no worker is online ({', '.join(reasons) or 'none has registered'}).",
             field="workers",
-            fix="Start one with `aeo worker --controller-url ...`, or resume one with `aeo workers resume ID`.",
+            fix=f"Start one with `aeo worker --controller-url ...`, or resume one with `aeo workers resume ID`{allow}.",
         )
     return online
+
+
+def outsiders(out: Mapping[str, str]) -> list[str]:
+    """Say of each who is kept out how: ``gpu-1 is revoked``."""
+    return [f"{id} is {how}" for id, how in out.items()]
 
 
 def standing(worker: WorkerStatus) -> str:

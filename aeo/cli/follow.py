@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import click
 
 from aeo.cli import show, views
-from aeo.cli.answers import Body
+from aeo.cli.answers import Body, clean
 from aeo.cli.client import Client, connect
 from aeo.cli.views import EvaluationView
-from aeo.core.errors import Unavailable
+from aeo.core.alerts import Kind
+from aeo.core.errors import AeoError, Unavailable
 from aeo.core.model import EvaluationState
 
 #: Seconds between two looks.
@@ -54,6 +56,7 @@ def status(id: str | None, state: str | None, limit: int, offset: int, as_json: 
             view = views.evaluation(body)
             show.evaluation(view)
             show.warnings(view.warnings)
+            _say_who_is_missing(client, [view])
         return
     body = client.evaluations(offset=offset, limit=limit, state=state)
     if as_json:
@@ -67,6 +70,17 @@ def status(id: str | None, state: str | None, limit: int, offset: int, as_json: 
     left = views.total(body) - offset - len(page)
     if left > 0:
         click.echo(f"{left} older ones: aeo status --offset {offset + len(page)}", err=True)
+    _say_who_is_missing(client, page)
+
+
+def _say_who_is_missing(client: Client, seen: Sequence[EvaluationView]) -> None:
+    """Why what waits is not begun, where that is no affair of its own."""
+    if not any(view.state == EvaluationState.RUNNING.value for view in seen):
+        return
+    with suppress(AeoError):
+        for item in client.alerts().get("alerts") or ():
+            if item.get("kind") == Kind.NO_WORKER.value:
+                click.echo(clean(item.get("text", "")), err=True)
 
 
 @click.command(

@@ -34,10 +34,13 @@ def workers(ctx: click.Context, as_json: bool) -> None:
         show.as_json(body)
         return
     found = views.workers(body)
-    if not found:
+    if found:
+        show.workers(found)
+    else:
         click.echo("No workers. Start one: aeo worker", err=True)
-        return
-    show.workers(found)
+    out = body.get("out")
+    for id, how in out.items() if isinstance(out, dict) else ():
+        click.echo(f"{clean(id)} is {clean(how)}. Let it in again: aeo workers allow {clean(id)}", err=True)
 
 
 @workers.command(

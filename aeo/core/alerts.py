@@ -46,6 +46,7 @@ class Kind(str, Enum):
     STORE_WIPED = "store_wiped"
     CONTROL_SILENT = "control_silent"
     CONTROLLER_DISK_LOW = "controller_disk_low"
+    NO_WORKER = "no_worker"
     WORKER_LOST = "worker_lost"
     WORKER_DISK_FULL = "worker_disk_full"
     WORKER_DISK_LOW = "worker_disk_low"
@@ -61,6 +62,7 @@ LEVELS: Mapping[Kind, Level] = {
     Kind.STORE_WIPED: Level.CRITICAL,
     Kind.CONTROL_SILENT: Level.CRITICAL,
     Kind.CONTROLLER_DISK_LOW: Level.CRITICAL,
+    Kind.NO_WORKER: Level.CRITICAL,
     Kind.WORKER_LOST: Level.CRITICAL,
     Kind.WORKER_DISK_FULL: Level.CRITICAL,
     Kind.WORKER_DISK_LOW: Level.WARNING,
@@ -77,6 +79,7 @@ TEXTS: Mapping[Kind, str] = {
     Kind.STORE_WIPED: "The store was wiped or started anew; it is being rebuilt from disk.",
     Kind.CONTROL_SILENT: "The control process has written nothing for %(seconds)s: results are not taken in.",
     Kind.CONTROLLER_DISK_LOW: "The controller's disk under %(path)s is nearly full: %(bytes)s free.",
+    Kind.NO_WORKER: "No worker takes work, and evaluations wait (%(count)s): %(reason)s",
     Kind.WORKER_LOST: "Worker %(worker)s is lost: no heartbeat within the grace time.",
     Kind.WORKER_DISK_FULL: "Worker %(worker)s claims nothing: its disk is nearly full, %(bytes)s free.",
     Kind.WORKER_DISK_LOW: "The disk of worker %(worker)s gets full: %(bytes)s free.",
@@ -157,6 +160,9 @@ class ControllerFacts:
     settled: bool = True
     #: Age of the oldest event nobody has written down, seconds; 0 when there is none.
     unwritten_seconds: float = 0.0
+    #: Evaluations that wait while no worker takes work, and why none does.
+    waiting: int = 0
+    nobody: str = ""
     #: Folder to free and total bytes of the disk it lies on.
     disks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -226,6 +232,8 @@ def _of_controller(facts: ControllerFacts) -> Iterator[Alert]:
         yield _alert(Kind.STORE_WIPED)
     if facts.unwritten_seconds > SILENT_SECONDS:
         yield _alert(Kind.CONTROL_SILENT, seconds=facts.unwritten_seconds)
+    if facts.waiting:
+        yield _alert(Kind.NO_WORKER, count=facts.waiting, reason=facts.nobody)
     for path, (free, total) in facts.disks.items():
         if is_low(free, total):
             yield _alert(Kind.CONTROLLER_DISK_LOW, path=path, bytes=free)

@@ -152,7 +152,7 @@ def test_an_id_in_use_is_a_conflict_and_a_restart_is_none(client: FlaskClient) -
 
 
 def test_workers_are_listed_as_the_engine_sees_them(client: FlaskClient) -> None:
-    assert client.get("/api/workers").json == {"workers": []}
+    assert client.get("/api/workers").json == {"workers": [], "out": {}}
     for id in ("w2", "w1"):
         client.post("/api/workers", json=worker(id))
     answer = client.get("/api/workers").json

@@ -85,7 +85,7 @@ def web(tmp_path: Path, redis_url: str) -> Iterator[Web]:
 def test_it_answers_hides_the_token_and_stops_at_sigterm(web: Web) -> None:
     with httpx.Client(base_url=web.url, timeout=60) as client:
         answer = client.get("/api/workers", headers={"Authorization": f"Bearer {TOKEN}"})
-        assert (answer.status_code, answer.json()) == (200, {"workers": []})
+        assert (answer.status_code, answer.json()) == (200, {"workers": [], "out": {}})
         assert "gunicorn" not in str(answer.headers).lower()
         assert client.get("/api/workers").status_code == 401
         signed_in = client.get("/", params={"token": TOKEN, "offset": "0"})

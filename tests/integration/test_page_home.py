@@ -18,9 +18,11 @@ from store_samples import a_row
 from waiting import eventually
 
 from aeo import alerts, overview, users
+from aeo import workers as wanted
 from aeo.codec import dumps
 from aeo.config import Config
 from aeo.core.alerts import TEXTS, Kind
+from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, Heartbeat, Outcome, WorkerState
 from aeo.site import Site, open_site
 from aeo.store import connection, evaluations, events, health, trials, workers
@@ -246,6 +248,23 @@ def test_alerts_are_shown_with_where_to_look(web_site: Site) -> None:
     (alert,) = answer["alerts"]
     assert (alert["kind"], alert["level"], alert["worker"]) == ("worker_lost", "critical", "w1")
     assert client.get("/api/dashboard/tasks").json["alerts"] == answer["alerts"]  # type: ignore[index]
+
+
+def test_what_waits_for_workers_that_are_kept_out_is_an_alert(web_site: Site) -> None:
+    register(web_site, "w1", cpus=8)
+    submit(web_site, {"tasks": 3, "name": "mine"})
+    assert kinds(web_site) == []
+    wanted.revoke(web_site, "w1")
+    assert kinds(web_site) == [Kind.NO_WORKER]
+    (alert,) = browser(web_site).get("/api/alerts").json["alerts"]  # type: ignore[index]
+    said = "No worker takes work, and evaluations wait (1): w1 is revoked (aeo workers allow w1)."
+    assert alert["text"] == said
+    assert browser(web_site).get("/api/workers").json == {"workers": [], "out": {"w1": "revoked"}}
+    with pytest.raises(InputError, match="w1 is revoked") as refused:
+        submit(web_site, {"tasks": 3, "name": "other"})
+    assert "aeo workers allow w1" in refused.value.problems[0].fix
+    wanted.allow(web_site, "w1")
+    assert "none has registered" in browser(web_site).get("/api/alerts").text
 
 
 def test_many_alerts_are_folded(web_site: Site) -> None:

@@ -141,6 +141,7 @@ class HealthOut(BaseModel):
 
 class WorkersOut(BaseModel):
     workers: list[WorkerView]
+    out: dict[str, str] = Field(default_factory=dict, description="Whom a person keeps out: `removed` or `revoked`.")
 
 
 class WorkerOut(BaseModel):

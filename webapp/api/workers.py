@@ -7,7 +7,7 @@ from contextlib import suppress
 from apiflask import APIBlueprint
 from flask import Response
 
-from aeo import codec, credentials, workers
+from aeo import codec, credentials, sharing, workers
 from aeo.core.errors import AeoError
 from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
@@ -38,7 +38,8 @@ bp = APIBlueprint("workers", __name__, tag="Workers")
 @bp.output(WorkersOut)
 @bp.doc(summary="List the workers")
 def index() -> Response:
-    return reply({"workers": workers.views(current_site())})
+    site = current_site()
+    return reply({"workers": workers.views(site), "out": sharing.kept_out(site)})
 
 
 @bp.post("/workers")

@@ -21,6 +21,7 @@ WORDS: Mapping[Kind, LazyString] = {
         "The control process has written nothing for %(seconds)s: results are not taken in."
     ),
     Kind.CONTROLLER_DISK_LOW: lazy_gettext("The controller's disk under %(path)s is nearly full: %(bytes)s free."),
+    Kind.NO_WORKER: lazy_gettext("No worker takes work, and evaluations wait (%(count)s): %(reason)s"),
     Kind.WORKER_LOST: lazy_gettext("Worker %(worker)s is lost: no heartbeat within the grace time."),
     Kind.WORKER_DISK_FULL: lazy_gettext("Worker %(worker)s claims nothing: its disk is nearly full, %(bytes)s free."),
     Kind.WORKER_DISK_LOW: lazy_gettext("The disk of worker %(worker)s gets full: %(bytes)s free."),
