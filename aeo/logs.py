@@ -37,6 +37,8 @@ _OURS = "The store at "
 _LIBRARIES = ("celery", "kombu")
 _NOTHING = (None, None, None)
 _CUT_OFF = re.compile(r"connect|timed? ?out|reset by|closed|loading", re.IGNORECASE)
+#: How a server says that it does not know who asks: of a worker that was revoked, nothing else comes.
+_SHUT_OUT = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication required", re.IGNORECASE)
 
 
 def to_stderr(config: Config | None = None, **always: str) -> None:
@@ -156,6 +158,13 @@ def outages(place: str, answers: Callable[[], bool]) -> Iterator[None]:
             handler.removeFilter(outage)
 
 
+def _told(record: logging.LogRecord) -> str:
+    """A record's message; of a library's, which tries again by itself, with the error."""
+    text = record.getMessage()
+    error = record.exc_info[1] if record.exc_info and record.name.startswith(_LIBRARIES) else None
+    return f"{text}\n{type(error).__name__}: {error}" if error is not None else text
+
+
 class Outage(logging.Filter):
     """Lets the first record of an outage through, and few of those that follow."""
 
@@ -179,18 +188,21 @@ class Outage(logging.Filter):
         return bool(getattr(record, _DECIDED))
 
     def _decide(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage() if record.levelno >= logging.WARNING else ""
-        if not (_CUT_OFF.search(text) and (_OURS in text or record.name.startswith(_LIBRARIES))):
+        text = _told(record) if record.levelno >= logging.WARNING else ""
+        shut_out = bool(_SHUT_OUT.search(text))
+        if not ((shut_out or _CUT_OFF.search(text)) and (_OURS in text or record.name.startswith(_LIBRARIES))):
             return True
-        if not self._is_due():
+        if not self._is_due(shut_out):
             return False
-        found = text[text.find(_OURS) :] if _OURS in text else f"{_OURS}{self._place} does not answer"
+        found = f"{_OURS}{self._place} does not {'take our credentials' if shut_out else 'answer'}"
+        if not shut_out and _OURS in text:
+            found = text[text.find(_OURS) :].partition("\n")[0]
         record.name = log.name
         record.msg, record.args = "%s; trying again", (found.rstrip("."),)
         record.exc_info = record.exc_text = None
         return True
 
-    def _is_due(self) -> bool:
+    def _is_due(self, shut_out: bool) -> bool:
         with self._lock:
             now = time.monotonic()
             if not self._away:
@@ -198,6 +210,9 @@ class Outage(logging.Filter):
                 threading.Thread(target=self._look, name="outage", daemon=True).start()
             if now < self._due:
                 return False
+            if shut_out:
+                # Nothing but a person ends that.
+                self._silence = LONGEST_SILENCE
             self._due = now + self._silence
             self._silence = min(self._silence * 2, LONGEST_SILENCE)
             return True

@@ -12,6 +12,7 @@ from aeo import batches, jobs, logs, turns
 from aeo.celery import MERGE, RUN_BATCH
 from aeo.core.model import Batch
 from aeo.site import Site, WorkerSite
+from aeo.store.connection import Denied
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,11 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
         try:
             done = batches.run(site, asked)
         except Exception as error:
-            log.exception("batch %s ended early", batch)
+            if isinstance(error, Denied):
+                # Ours has nothing to do with it: this worker's rights were taken away.
+                log.warning("batch %s ended early: %s", batch, error)
+            else:
+                log.exception("batch %s ended early", batch)
             done, failed = {"batch": batch, "ran": 0, "error": f"{type(error).__name__}: {error}"}, True
         if done.get("again"):
             # Its message was sent again: this one must not count in the chord.

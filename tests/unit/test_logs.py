@@ -44,6 +44,24 @@ def test_an_outage_is_told_once_and_its_end(lines: list[str]) -> None:
         assert lines[-1] == "The store at h:1 does not answer; trying again"
 
 
+def test_credentials_that_are_no_more_are_told_as_an_outage_is(lines: list[str]) -> None:
+    refused = "invalid username-password pair or user is disabled."
+    with logs.outages("h:1", lambda: False):
+        for _ in range(20):
+            # As Celery does, which cannot store a result.
+            logging.getLogger("celery.backends.base").warning(
+                "Failed operation %s. Retrying %s more times.", "_store_result", 9, exc_info=OSError(refused)
+            )
+            logging.getLogger("aeo.pulse").warning("heartbeat refused: The store at h:1 does not answer: %s", refused)
+        logging.getLogger("celery.backends.base").warning("Failed operation %s.", "x", exc_info=ValueError("another"))
+        logging.getLogger("aeo.leases").warning("The store at h:1 does not answer as it should: NOPERM a key")
+    assert lines == [
+        "The store at h:1 does not take our credentials; trying again",
+        "Failed operation x.",
+        "The store at h:1 does not answer as it should: NOPERM a key",
+    ]
+
+
 def test_a_long_outage_is_told_at_growing_intervals(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("aeo.logs.time.monotonic", lambda: now[0])
