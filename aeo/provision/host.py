@@ -22,6 +22,7 @@ from typing import IO
 
 from aeo.core.errors import InputError, Unavailable
 from aeo.executors.process import die_with_parent
+from aeo.provision.steps import reasons
 from aeo.tunnel import TARGET
 
 #: Seconds to reach a machine, and for a command if nothing else is said.
@@ -48,7 +49,7 @@ class Answer:
 
     def last(self) -> tuple[str, ...]:
         """The last lines of its errors, or of its output where it wrote none."""
-        lines = [_plain(line) for line in (self.err.strip() or self.out.strip()).splitlines()]
+        lines = map(_plain, reasons((self.err.strip() or self.out.strip()).splitlines()))
         return tuple(line for line in lines if line)[-LAST_LINES:]
 
 

@@ -437,6 +437,7 @@ def test_of_a_trace_its_reason_is_shown() -> None:
     ]
     assert reasons(lines) == ["started", "E: why"]
     assert reasons(["  only"]) == ["  only"]
+    assert host.Answer(code=1, out="", err="\n".join(lines)).last() == ("started", "E: why")
 
 
 # --- the commands
