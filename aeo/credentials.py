@@ -224,7 +224,8 @@ def issue(site: Site, info: WorkerInfo, *, again: bool = False) -> Given:
             # Where the server does it no more, it gets the shared password below.
             with suppress(NotOffered):
                 access.put(site.db, info.id, account.digest, account.evaluations)
-                return Given(broker_url=without_credentials(url), kept=True)
+                files = _files(site, book, info.id, again=True)
+                return Given(broker_url=without_credentials(url), kept=True, files=files)
         password = secrets.token_urlsafe(24)
         evaluations = account.evaluations if account else _shares(site, info.id)
         made = Account(
@@ -266,10 +267,11 @@ def _shares(site: Site, id: str) -> dict[str, float]:
 
 
 def _files(site: Site, book: Book, id: str, *, again: bool = False) -> str:
-    """A new secret for a worker's files, or what it has ``again``."""
+    """A new secret for a worker's files; "" where it has one ``again``, which is known here still."""
     if id not in book.accounts and id not in book.unnamed:
         book.unnamed = (*book.unnamed, id)
-    if again or not modules.offered(site.config, site.shared):
+    known = again and id in modules.issued(site.shared)
+    if known or not modules.offered(site.config, site.shared):
         return ""
     secret = modules.issue(site.shared, id)
     open_files(site, book)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from chaos import verdict
-from chaos.stage import PATIENCE, Stage
-from programs import TOKEN
+from chaos.stage import PATIENCE, POLL, STOP, Stage
+from needs import require
+from programs import TOKEN, Program
+from rsync_hosts import missing
 from waiting import eventually
 
 #: Seconds in which a worker is back, and what a busy machine may add.
@@ -49,6 +52,36 @@ def test_a_worker_is_back_after_the_brokers_folder_was_removed(stage: Stage) -> 
     assert TOKEN not in " ".join(far.process.cmdline()) + far.output
     # It ends at once, as any.
     assert far.terminate(15) == 0
+
+
+def test_one_whose_files_go_elsewhere_finds_them(stage: Stage) -> None:
+    require(not missing("rsync", "unshare"), missing("rsync", "unshare"))
+    require(os.getuid() == 0, "root, for a mount namespace")
+    stage.retire("far")
+    far(stage, "away")
+    stage.await_worker("away")
+    run = stage.submit(trials=10, seconds=1.0)
+    eventually(lambda: len(run.of("committed")) > 2, PATIENCE, pause=0.1)
+    stage.controller.terminate(PATIENCE)
+    old = (stage.shared / "rsync" / "port").read_text()
+    # Another port, and new secrets.
+    shutil.rmtree(stage.shared / "rsync")
+    stage.start_controller()
+    assert run.closed() == "succeeded"
+    assert (stage.shared / "rsync" / "port").read_text() != old
+    assert not verdict.lost(run)
+    assert not verdict.committed_twice(run)
+    eventually(lambda: not list((stage.folder / "away").glob("outbox/*/*")), PATIENCE, pause=0.2)
+    assert "results go to rsync://" in stage.workers["away"].output
+
+
+def far(stage: Stage, id: str) -> None:
+    """Start a worker that sees nothing of the controller's folder."""
+    arguments = ["worker", "--controller-url", stage.api.url, "--worker-id", id, "--slots", "2"]
+    more = ["--poll-interval", str(POLL), "--stop-seconds", str(STOP), "--local-root", str(stage.folder / id)]
+    before = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(stage.shared)]
+    stage.workers[id] = Program([*arguments, *more], stage.folder, before=before)
+    stage.programs.append(stage.workers[id])
 
 
 def restart_without_broker(stage: Stage) -> None:
