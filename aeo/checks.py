@@ -126,7 +126,7 @@ def _check(site: Site, request: Submission, problems: _Problems, inherit: Inheri
         problems.of(lambda: evaluations.check_free(site, given))
     spec = replace(spec, name=name or _ID)
     # Every worker is looked at where one that is named does not exist.
-    pool = problems.of(lambda: sharing.asked(workers.all(site.db), spec))
+    pool = problems.of(lambda: sharing.asked(workers.all(site.db), spec, lambda: sharing.kept_out(site)))
     taking = None if pool is None else problems.of(lambda: sharing.taking_work(pool, lambda: sharing.kept_out(site)))
     plan = problems.of(lambda: evaluations.check_plan(executor.plan(spec, file)))
     found = Check(executor=spec.executor, name=given or "")

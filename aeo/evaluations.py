@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from aeo import assets, contents, credentials, dispatch, executors, records, sharing, submission, summaries
@@ -75,7 +76,8 @@ def submit(site: Site, request: Submission, *, owner: str = "", inherit: Inherit
     id = secrets.token_hex(6)
     spec = replace(spec, name=name_of(executor, spec, id))
     check_free(site, spec.name)
-    pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec), lambda: sharing.kept_out(site))
+    out = partial(sharing.kept_out, site)
+    pool = sharing.taking_work(sharing.asked(workers.all(site.db), spec, out), out)
     plan = estimated(site, spec, check_rule(spec, check_plan(executor.plan(spec, file))))
     plan = assets.joined(site, executor, spec, file, plan)
     spec = needs.settled(executor, spec, plan)

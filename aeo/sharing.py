@@ -27,7 +27,9 @@ def usable(pool: Sequence[WorkerStatus], spec: Spec, plan: Plan, variables: Coll
     return matching(taking_work(asked_for), spec, plan, variables)
 
 
-def asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
+def asked(
+    pool: Sequence[WorkerStatus], spec: Spec, out: Callable[[], Mapping[str, str]] = dict[str, str]
+) -> list[WorkerStatus]:
     """The workers that are asked for; every one where none is named.
 
     Raises:
@@ -35,6 +37,9 @@ def asked(pool: Sequence[WorkerStatus], spec: Spec) -> list[WorkerStatus]:
     """
     known = {worker.info.id: worker for worker in pool}
     for id in spec.workers:
+        if id not in known and (how := out().get(id)):
+            fix = f"Let it in again: aeo workers allow {id}"
+            raise InputError(f"worker {id!r} is {how}.", field="workers", fix=fix)
         if id not in known:
             raise InputError(
                 f"no worker {id!r} is registered.", field="workers", fix=f"Known: {', '.join(sorted(known)) or 'none'}."

@@ -263,6 +263,8 @@ def test_what_waits_for_workers_that_are_kept_out_is_an_alert(web_site: Site) ->
     with pytest.raises(InputError, match="w1 is revoked") as refused:
         submit(web_site, {"tasks": 3, "name": "other"})
     assert "aeo workers allow w1" in refused.value.problems[0].fix
+    with pytest.raises(InputError, match="worker 'w1' is revoked"):
+        submit(web_site, {"tasks": 3, "name": "other"}, workers=["w1"])
     wanted.allow(web_site, "w1")
     assert "none has registered" in browser(web_site).get("/api/alerts").text
 

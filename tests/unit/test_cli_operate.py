@@ -152,3 +152,19 @@ def test_no_alerts(aeo: Any, fake: FakeController) -> None:
     fake.answer("GET", "/api/alerts", {"alerts": []})
     result = aeo("alerts", "--check")
     assert (result.exit_code, result.stdout) == (0, "Nothing to look at.\n")
+
+
+def test_what_waits_for_workers_is_said_with_the_status(aeo: Any, fake: FakeController) -> None:
+    fake.answer("GET", "/api/evaluations", {"evaluations": [status()], "total": 1})
+    said = "No worker takes work, and evaluations wait (1): w1 is revoked (aeo workers allow w1)."
+    fake.answer("GET", "/api/alerts", {"alerts": [{"kind": "no_worker", "level": "critical", "text": said}]})
+    assert said in aeo("status").stderr
+    fake.answer("GET", "/api/alerts", problem(503, "away"))
+    assert aeo("status").exit_code == 0
+
+
+def test_who_is_kept_out_is_named(aeo: Any, fake: FakeController) -> None:
+    fake.answer("GET", "/api/workers", {"workers": [], "out": {"w1": "revoked"}})
+    result = aeo("workers")
+    assert result.exit_code == 0
+    assert "w1 is revoked. Let it in again: aeo workers allow w1" in result.stderr
