@@ -105,8 +105,10 @@ def bring(
     wait, until = FIRST_WAIT, time.monotonic() + BRING_SECONDS
     while True:
         try:
-            return move.fetch(site.remote, source, target, only=only, password=site.config.transfer_password)
+            move.fetch(site.remote, source, target, only=only, password=site.config.transfer_password)
+            return site.sender.note(got_through=True)
         except TransferFailed as error:
+            site.sender.note(got_through=False)
             if error.permanent or gives_up() or time.monotonic() > until or site.stopping.wait(wait):
                 raise
             log.warning("%s; trying again", error)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two tries to send a heartbeat that failed.
 RETRY_SECONDS = 1.0
-#: Seconds without an answer of the store, or without a push that got through, after which the controller is asked for
+#: Seconds without an answer of the store, or of transfers that fail, after which the controller is asked for
 #: the addresses; then between two times, doubling from the first to the second.
 ASK_SECONDS, LONGEST_ASK_SECONDS = 10.0, 60.0
 #: Most seconds between two looks of a worker whose credentials were revoked, whether it was let in again.
@@ -48,7 +48,7 @@ class Pulse:
 
         ``dismiss`` is told why at each beat while a person keeps this worker out ("": it was removed); ``begin_anew``
         why only a new process can go on: its credentials are others now, or ``elsewhere`` says what other addresses
-        the controller tells. It is asked for them too when the store does not answer, or no result was sent, ``unsent``
+        the controller tells. It is asked for them too when the store does not answer, or transfers fail, ``unsent``
         in seconds, for long.
         """
         self._config, self._look, self._heed, self._register = config, look, heed, register

@@ -106,11 +106,15 @@ class Sender:
         self._sent: list[Parcel] = []
         #: When each thread began what it is at; 0 when it waits.
         self._threads: dict[int, float] = {}
-        #: Since when no push has got through, on this process's clock; 0 when the last one has.
+        #: Since when no transfer has got through, on this process's clock; 0 when the last one has.
         self._failing = 0.0
 
+    def note(self, *, got_through: bool) -> None:
+        """Take note of how a transfer fared, also one that brought something here."""
+        self._failing = 0.0 if got_through else self._failing or time.monotonic()
+
     def failing_seconds(self) -> float:
-        """For how long no push has got through; 0 when the last one has."""
+        """For how long no transfer has got through; 0 when the last one has."""
         return time.monotonic() - self._failing if self._failing else 0.0
 
     def take(self, site: WorkerSite, parcel: Parcel) -> None:
@@ -194,8 +198,7 @@ class Sender:
                 self._break(site, parcel, error)
         problems = outbox.send_all(site, list(there)) if there else {}
         if there:
-            lost = any(isinstance(problem, TransferFailed) for problem in problems.values())
-            self._failing = (self._failing or time.monotonic()) if lost else 0.0
+            self.note(got_through=not any(isinstance(problem, TransferFailed) for problem in problems.values()))
         again = []
         for folder, parcel in there.items():
             problem = problems.get(folder)

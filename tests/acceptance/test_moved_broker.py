@@ -72,7 +72,15 @@ def test_one_whose_files_go_elsewhere_finds_them(stage: Stage) -> None:
     assert not verdict.lost(run)
     assert not verdict.committed_twice(run)
     eventually(lambda: not list((stage.folder / "away").glob("outbox/*/*")), PATIENCE, pause=0.2)
-    assert "results go to rsync://" in stage.workers["away"].output
+    assert stage.workers["away"].output.count("results go to rsync://") == 1
+    # One that had nothing to send finds them too, when it has something to fetch.
+    stage.await_worker("away")
+    stage.controller.terminate(PATIENCE)
+    shutil.rmtree(stage.shared / "rsync")
+    stage.start_controller()
+    eventually(stage.api.healthy, PATIENCE, pause=0.1)
+    assert stage.submit(trials=2, seconds=0.1).closed() == "succeeded"
+    assert stage.workers["away"].output.count("results go to rsync://") == 2
 
 
 def far(stage: Stage, id: str) -> None:
