@@ -146,7 +146,12 @@ def hold(site: WorkerSite, digest: str, name: str, *, gives_up: Callable[[], obj
                 os.utime(target.parent)  # used now, see `drop`
     if missing:
         target.parent.mkdir(parents=True, exist_ok=True)
-        bring(site, f"tasks/{digest}/{name}", target, gives_up=gives_up)
+        try:
+            bring(site, f"tasks/{digest}/{name}", target, gives_up=gives_up)
+        except TransferFailed:
+            with _found:
+                _mark(site.local, digest, ahead=False, used=not target.exists())
+            raise
         with _found:
             # It may have been marked while this waited for it.
             _mark(site.local, digest, ahead=False, used=not ahead)

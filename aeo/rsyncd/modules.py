@@ -76,7 +76,7 @@ def offered(config: Config, shared: Shared) -> bool:
 
 def way(config: Config, shared: Shared) -> str:
     """The address by which files travel, for who only wants to know host and port; "" where there is none."""
-    if config.transfer_url or not offered(config, shared):
+    if config.transfer_url or not shared.root.is_dir() or not offered(config, shared):
         return config.transfer_url
     return f"rsync://{HOST}:{port(shared)}/aeo"
 

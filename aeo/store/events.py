@@ -58,7 +58,7 @@ def take(db: Db, count: int) -> list[tuple[str, Event]]:
     """
     seal = _seal(db)
     while found := db.client.xrange(key("events"), count=count):
-        events = [(entry, event) for entry, fields in found if (event := _event(fields, seal))]
+        events = [(entry, event) for entry, fields in found if (event := _event(entry, fields, seal))]
         bad = {entry for entry, _ in found} - {entry for entry, _ in events}
         if bad:
             log.warning("events that are none, or no worker's to tell, are dropped: %d", len(bad))
@@ -69,14 +69,12 @@ def take(db: Db, count: int) -> list[tuple[str, Event]]:
 
 
 def _seal(db: Db) -> str:
-    """The controller's seal; "" at the first look at a store, whose events may have been written before there was one.
+    """The controller's seal, made at the first look at a store: when it began to count (ms), and a secret.
 
-    Who writes forged ones into an empty store just then is believed.
+    What was told before has none, and is believed.
     """
     found: str | None = db.client.get(key("seal"))
-    if found is None:
-        db.client.set(key("seal"), secrets.token_hex(16), nx=True)
-    return found or ""
+    return found or str(db.run("seal", secrets.token_hex(16)))
 
 
 def forget(db: Db, ids: Sequence[str]) -> None:
@@ -90,7 +88,7 @@ def length(db: Db) -> int:
     return int(db.client.xlen(key("events")))
 
 
-def _event(fields: dict[str, str], seal: str) -> Event | None:
+def _event(entry: str, fields: dict[str, str], seal: str) -> Event | None:
     """None where it is none: workers write here too."""
     rest = dict(fields)
     told = rest.pop("seal", "")
@@ -104,4 +102,10 @@ def _event(fields: dict[str, str], seal: str) -> Event | None:
         event.line("")
     except (InputError, LookupError, ValueError, OverflowError, OSError, RecursionError):
         return None
-    return None if seal and event.kind in SEALED and not compare_digest(told.encode(), seal.encode()) else event
+    if event.kind not in SEALED or _milliseconds(entry) <= _milliseconds(seal):
+        return event
+    return event if compare_digest(told.encode(), seal.encode()) else None
+
+
+def _milliseconds(text: str) -> int:
+    return int(text.partition("-")[0])

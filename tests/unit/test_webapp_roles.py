@@ -32,7 +32,7 @@ OF_EVERYONE = {"auth.sign_in", "auth.sign_out"}
 #: What is looked at by administrators only.
 LOOKED_AT_BY_ADMINS = {"users.index", "users_page.index", "secrets.index", "machines_page.show"}
 #: Forms of what viewers may not submit.
-LOOKED_AT_BY_MEMBERS = {"new_page.show", "new_page.count"}
+LOOKED_AT_BY_MEMBERS = {"new_page.show", "new_page.count", "datasets.check", "datasets.check_all"}
 #: Below these, every change is an administrator's; but who may evaluate may let workers fetch ahead.
 ADMINISTERED = re.compile(r"/(api/)?(workers|users|datasets|limits|secrets)\b(?!.*/prefetch$)")
 
