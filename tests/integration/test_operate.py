@@ -14,6 +14,7 @@ from engine import register, submit
 from served import served
 from waiting import eventually
 
+from aeo import reconciliation
 from aeo import workers as engine_workers
 from aeo.cli import follow, main
 from aeo.config import Config
@@ -21,6 +22,7 @@ from aeo.core.errors import Conflict, NotFound
 from aeo.core.model import Claim, EvaluationState, TrialState, WorkerState
 from aeo.site import Site, open_site
 from aeo.store import evaluations, trials, workers
+from aeo.store.evaluations import BatchState
 from aeo.store.trials import Standing
 from webapp import create_app
 
@@ -44,7 +46,8 @@ def aeo(*args: str, code: int = 0) -> Any:
 
 
 def claim(site: Site, id: str, worker: str = "w1") -> Claim | None:
-    batch = next(item.batch for item in evaluations.batches(site.db, id) if item.batch.worker == worker)
+    batches = [item for item in evaluations.batches(site.db, id) if item.batch.worker == worker]
+    batch = next((item for item in batches if item.state is not BatchState.ENDED), batches[0]).batch
     evaluations.start_batch(site.db, batch)
     return trials.claim(site.db, batch, token=f"{batch.id}-{trials.now(site.db).timestamp()}", lease_seconds=60)
 
@@ -133,7 +136,8 @@ def test_a_removal_is_nobodys_fault(controller: Site) -> None:
     for _ in range(3):
         register(controller, "w1")
         id = id or submit(controller, {"tasks": 1}, max_requeues=0).id
-        assert claim(controller, id)
+        # A removal ends the worker's batches; one that comes back gets new ones.
+        assert eventually(lambda: reconciliation.reconcile(controller) or claim(controller, id))
         with pytest.raises(Conflict):
             engine_workers.remove(controller, "w1")
         assert engine_workers.remove(controller, "w1", force=True).given_back == 1
