@@ -23,6 +23,8 @@ _FICLONE = 0x40049409
 def folder(source: Path, target: Path, content: Tree) -> None:
     """Copy the files and folders of ``content`` from ``source`` to ``target``, over what is there.
 
+    What is there already, by size and time as rsync looks at it, is left as it is: somebody may be reading it.
+
     Raises:
         OSError: something could not be read or written, or is no regular file any more.
     """
@@ -35,9 +37,10 @@ def folder(source: Path, target: Path, content: Tree) -> None:
         below.chmod(0o755)
     here, there = str(source), str(target)
     for name in content.files:
-        if not new:
-            (target / name).unlink(missing_ok=True)
-        _write(f"{here}/{name}", f"{there}/{name}")
+        if new:
+            _write(f"{here}/{name}", f"{there}/{name}")
+        elif not _is_there(f"{here}/{name}", f"{there}/{name}"):
+            file(source / name, target / name)
 
 
 def file(source: Path, target: Path) -> None:
@@ -66,6 +69,14 @@ def open_regular(path: Path | str) -> BinaryIO:
         return os.fdopen(handle, "rb")
     os.close(handle)
     raise OSError(f"{path} is no regular file")
+
+
+def _is_there(source: str, target: str) -> bool:
+    try:
+        here, there = os.lstat(source), os.lstat(target)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(there.st_mode) and (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
 
 
 def _write(source: str, target: str) -> None:

@@ -187,6 +187,19 @@ def test_a_second_push_changes_nothing(end: End, run_dir: Path, request: pytest.
     manifest.verify(made(run_dir), end.root / target)
 
 
+def test_a_second_push_leaves_what_arrived_as_it_is(end: End, run_dir: Path, request: pytest.FixtureRequest) -> None:
+    """A controller that came up again may be reading it: its worker pushes once more when it did not learn of it."""
+    target = f"inbox/{_unique(request)}/task__1.t0k"
+    end.push(run_dir, target)
+    before = {path: path.stat() for path in (end.root / target).rglob("*") if path.is_file()}
+    end.push(run_dir, target)
+    after = {path: path.stat() for path in (end.root / target).rglob("*") if path.is_file()}
+    assert len(before) > 1
+    assert {path: (it.st_ino, it.st_ctime_ns) for path, it in after.items()} == {
+        path: (it.st_ino, it.st_ctime_ns) for path, it in before.items()
+    }
+
+
 def test_an_empty_folder_can_be_pushed(end: End, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "empty").mkdir()
     target = f"inbox/{_unique(request)}/task__1.t0k"
