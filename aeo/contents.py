@@ -48,7 +48,7 @@ def publish(shared: Shared, content: ContentFolder) -> Path:
     staging = Path(tempfile.mkdtemp(prefix="new.", dir=shared.tasks))
     try:
         shutil.copytree(content.source, staging / content.name)
-        _take_place(staging / content.name, target)
+        take_place(staging / content.name, target)
     except (OSError, shutil.Error) as error:
         raise InputError(f"cannot be read whole: {error}", field=content.source) from None
     finally:
@@ -85,7 +85,12 @@ def _odd(folder: Path, home: Path, around: tuple[Path, ...]) -> Iterator[tuple[P
             yield path, "is neither a file nor a folder."
 
 
-def _take_place(staged: Path, target: Path) -> None:
+def take_place(staged: Path, target: Path) -> None:
+    """Move a content folder to where it is looked for, unless the same content is there already.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
     try:
         staged.rename(target)
     except OSError:

@@ -36,6 +36,21 @@ def hold(path: Path, what: str, *, field: str) -> Iterator[IO[str]]:
         yield file
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process holds this lock."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _locked(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -46,7 +46,7 @@ def publish(shared: Shared, plan: Plan, check: Callable[[Path], None]) -> None:
                 if reading.digest_of(asset.name, reading.look_at(place, reading.Room())) != digest:
                     raise _changed(asset)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _take_place(staging / FOLDER, target)
+            contents.take_place(staging / FOLDER, target)
         except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
             raise InputError(f"{asset.path} cannot be read whole: {error}") from None
         finally:
@@ -87,15 +87,6 @@ def _copy(look: reading.Look, target: Path) -> None:
         (target / os.fsdecode(name)).mkdir()
     for name, path in look.files.items():
         copy.file(path.resolve(), target / os.fsdecode(name))
-
-
-def _take_place(staged: Path, target: Path) -> None:
-    try:
-        staged.rename(target)
-    except OSError:
-        # Another submission published the same content first.
-        if not target.exists():
-            raise
 
 
 @contextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from aeo import __version__, executors
+from aeo import __version__, executors, lock
 from aeo.config import Config
 from aeo.core.condition import Condition, Level, fault, ok, warning
 from aeo.core.errors import AeoError
@@ -77,7 +75,7 @@ def _controller(machine: Machine) -> Iterator[Condition]:
     yield from _room({root, shared.jobs_dir}, config.clean_above, _PRUNE)
     yield from secrets.judge(config, shared)
     yield from enrolment.judge(shared)
-    if runs(shared.lock):
+    if lock.is_held(shared.lock):
         yield from _running(machine, shared)
         return
     yield from _port(config)
@@ -114,21 +112,6 @@ def _running(machine: Machine, shared: Shared) -> Iterator[Condition]:
     answer = controller.measure(_url(config), token)
     # Not the clock: it is the same machine's.
     yield from (item for item in controller.judge(answer, __version__) if item.about != "clock")
-
-
-def runs(lock: Path) -> bool:
-    """Whether a process holds this lock."""
-    try:
-        file = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
 
 
 def _worker(machine: Machine) -> Iterator[Condition]:

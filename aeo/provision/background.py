@@ -25,7 +25,6 @@ from aeo.config import Config
 from aeo.core.errors import Conflict, InputError, Unavailable
 from aeo.core.names import check_name
 from aeo.executors.process import die_with_parent
-from aeo.provision.record import is_held
 from aeo.provision.visit import settings_of
 
 #: Seconds before a worker that ended is started again: doubling, back to the first after a life of a minute.
@@ -64,7 +63,7 @@ def settings(id: str) -> dict[str, str]:
 
 def is_running(id: str) -> bool:
     """Whether a process keeps this worker."""
-    return is_held(folder(id) / "pid")
+    return lock.is_held(folder(id) / "pid")
 
 
 def start(id: str) -> None:

@@ -12,14 +12,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
 from aeo import codec, folders, lock
 from aeo.core.errors import Conflict, InputError, NotFound
@@ -165,7 +162,7 @@ def forget(shared: Shared, id: str) -> None:
 def tidy(shared: Shared, id: str) -> None:
     """Remove what was written of steps for a machine that is not remembered, unless somebody is at it."""
     folder = shared.machine(id)
-    if not (folder / "machine.json").exists() and not is_held(folder / "lock"):
+    if not (folder / "machine.json").exists() and not lock.is_held(folder / "lock"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -216,7 +213,7 @@ def working(shared: Shared, id: str, what: str, *, by: str) -> Iterator[Callable
 
 def progress(shared: Shared, id: str) -> Progress | None:
     """How its last steps went; None when there were none."""
-    running = is_held(shared.machine(id) / "lock")
+    running = lock.is_held(shared.machine(id) / "lock")
     try:
         with (shared.machine(id) / "progress.jsonl").open("rb") as file:
             lines = file.read(_LIMIT).splitlines()
@@ -229,18 +226,3 @@ def progress(shared: Shared, id: str) -> Progress | None:
             event = codec.loads(Event, text)
             last[event.step] = event
     return Progress(what=head.what, by=head.by, started_at=head.at, running=running, steps=tuple(last.values()))
-
-
-def is_held(path: Path) -> bool:
-    """Whether a process holds this lock."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False

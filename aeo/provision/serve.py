@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from aeo import __version__, credentials, tunnel
+from aeo import __version__, credentials, lock, tunnel
 from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import WorkerState
 from aeo.provision import entrance, record, steps
@@ -112,7 +112,7 @@ def open_way(visit: Visit) -> Done:
         _await_answer(visit)
         return Done(text=f"{machine.direct} answers")
     made = plan(visit)
-    if not record.is_held(shared.lock):
+    if not lock.is_held(shared.lock):
         raise StepFailed(
             "no control process runs here, which keeps tunnels", fix="Start the controller: aeo controller"
         )

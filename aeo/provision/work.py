@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
-from aeo import __version__, workers
+from aeo import __version__, lock, workers
 from aeo.core.condition import Level
 from aeo.core.errors import NotFound, Unavailable
 from aeo.layout import Shared
@@ -299,7 +299,7 @@ def _look_no_tunnel(visit: Visit) -> str:
 def _close_tunnel(visit: Visit) -> Done:
     visit.remember(tunnel=False)
     until = time.monotonic() + 15
-    while record.line(visit.site.shared, visit.machine.id) and record.is_held(visit.site.shared.lock):
+    while record.line(visit.site.shared, visit.machine.id) and lock.is_held(visit.site.shared.lock):
         if time.monotonic() > until:
             raise StepFailed("the control process does not take it down", fix="See its log; or restart the controller.")
         time.sleep(0.1)
@@ -322,4 +322,4 @@ def _revoke(visit: Visit) -> Done:
 
 def is_idle(shared: Shared, id: str) -> bool:
     """Whether nobody works on the machine now."""
-    return not record.is_held(shared.machine(id) / "lock")
+    return not lock.is_held(shared.machine(id) / "lock")

@@ -391,7 +391,7 @@ def test_a_tunnel_that_could_not_be_made_is_not_wanted(
         raise StepFailed("the port is taken")
 
     monkeypatch.setattr(serve, "plan", lambda _visit: None)
-    monkeypatch.setattr(record, "is_held", lambda _path: True)
+    monkeypatch.setattr(serve.lock, "is_held", lambda _path: True)
     monkeypatch.setattr(serve, "_await_line", fails)
     with ExitStack() as stack, pytest.raises(StepFailed):
         serve.open_way(Visit(site=site, machine=machine, stack=stack))
