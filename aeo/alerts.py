@@ -15,7 +15,7 @@ from aeo.core.alerts import Alert, ControllerFacts, EvaluationFacts, RunFacts, W
 from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, WorkerState
 from aeo.site import Site
-from aeo.store import connection, events, health, trials
+from aeo.store import connection, events, health, samples, trials
 from aeo.store import evaluations as store
 from aeo.store import workers as worker_store
 from aeo.store.evaluations import EvaluationStatus
@@ -89,9 +89,9 @@ def _disks(site: Site) -> dict[str, tuple[int, int]]:
 
 
 def _workers(site: Site, pool: Sequence[WorkerView]) -> Iterator[WorkerFacts]:
-    samples = worker_store.samples(site.db, [view.info.id for view in pool])
+    measured = samples.of(site.db, [view.info.id for view in pool])
     for view in pool:
-        beat, kept = view.heartbeat, samples[view.info.id]
+        beat, kept = view.heartbeat, measured[view.info.id]
         yield WorkerFacts(
             id=view.info.id,
             # One executor of it is a reason to look as well.

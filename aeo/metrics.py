@@ -22,9 +22,8 @@ from aeo import __version__, meters, workers
 from aeo.core.errors import Unavailable
 from aeo.core.model import EvaluationState, WorkerState
 from aeo.site import Site
-from aeo.store import connection, events, health, inbox
+from aeo.store import connection, events, health, inbox, samples
 from aeo.store import evaluations as store
-from aeo.store import workers as worker_store
 from aeo.workers import WorkerView
 
 log = logging.getLogger(__name__)
@@ -179,7 +178,5 @@ def _ages(site: Site, pool: Iterable[WorkerView]) -> dict[str, float]:
         return {}
     now = connection.now(site.db)
     return {
-        id: max(0.0, (now - kept[-1].at).total_seconds())
-        for id, kept in worker_store.samples(site.db, silent).items()
-        if kept
+        id: max(0.0, (now - kept[-1].at).total_seconds()) for id, kept in samples.of(site.db, silent).items() if kept
     }

@@ -20,11 +20,12 @@ from aeo.layout import Local
 from aeo.secrets import needs
 from aeo.site import Site
 from aeo.store import evaluations as evaluation_store
-from aeo.store import health, trials
+from aeo.store import health, samples, trials
 from aeo.store import workers as store
 from aeo.store.evaluations import BatchState
+from aeo.store.samples import Sample
 from aeo.store.trials import Requeued
-from aeo.store.workers import Sample, WorkerStatus
+from aeo.store.workers import WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ def detail(site: Site, id: str) -> WorkerDetail:
         if count := sum(item.state is BatchState.SENT for item in sent):
             waiting.append(Waiting(evaluation=status.id, name=status.name, batches=count))
     return WorkerDetail(
-        worker=shown, samples=store.samples(site.db, [id])[id], running=tuple(running), waiting=tuple(waiting)
+        worker=shown, samples=samples.of(site.db, [id])[id], running=tuple(running), waiting=tuple(waiting)
     )
 
 

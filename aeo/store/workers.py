@@ -13,14 +13,12 @@ from typing import Any
 from aeo.codec import decode, dumps, encode, loads
 from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
-from aeo.store import speeds
+from aeo.store import samples, speeds
 from aeo.store.connection import Db, moment, now
 from aeo.store.keys import key
 
 log = logging.getLogger(__name__)
 
-#: One sample a minute: most of them kept, and for how many seconds after the last.
-SAMPLES, SAMPLES_LIFE = 90, 2 * 3600
 #: What `register` and `beat` are told of a process that a person removed.
 _REMOVED = "removed"
 _TOLD = frozenset(item.name for item in fields(Heartbeat))
@@ -53,19 +51,6 @@ class WorkerStatus:
     speed: float = 1.0
     #: Executors whose batches it starts no more, and why; the others it does.
     paused_executors: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """What a worker measured of itself at one moment, see `Heartbeat`."""
-
-    #: On the Redis server's clock.
-    at: datetime
-    cpu_percent: float
-    memory_percent: float
-    disk_free: int
-    busy: int
-    clock_skew: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +88,7 @@ def register(db: Db, info: WorkerInfo, *, ttl_seconds: float = 60.0) -> None:
 def beat(db: Db, id: str, heartbeat: Heartbeat, *, ttl_seconds: float) -> WorkerState:
     """Say that a worker lives; ``heartbeat.at`` is replaced by the server's time. Returns the state wanted of it.
 
-    The first of each minute is kept, see `samples`.
+    The first of each minute is kept, see `aeo.store.samples`.
 
     Raises:
         Conflict: a person removed this boot: stop all that runs.
@@ -113,7 +98,7 @@ def beat(db: Db, id: str, heartbeat: Heartbeat, *, ttl_seconds: float) -> Worker
     measured = dumps([heartbeat.cpu_percent, heartbeat.memory_percent, heartbeat.disk_free, heartbeat.busy])
     if heartbeat.clock_skew is not None:
         measured = f"{measured[:-1]},{heartbeat.clock_skew:.3f}]"
-    kept = (measured, SAMPLES, SAMPLES_LIFE * 1000)
+    kept = (measured, samples.SAMPLES, samples.SAMPLES_LIFE * 1000)
     wanted = db.run("beat", id, heartbeat.boot, _beat_json(heartbeat), life, *kept)
     if wanted == _REMOVED:
         raise _removed_by_a_person(id)
@@ -295,16 +280,6 @@ def remove(db: Db, id: str) -> None:
         pipe.execute()
 
 
-def samples(db: Db, ids: Sequence[str]) -> Mapping[str, tuple[Sample, ...]]:
-    """What each worker measured in its last `SAMPLES` minutes, the oldest first."""
-    with db.client.pipeline(transaction=False) as pipe:
-        for id in ids:
-            pipe.lrange(key("samples", id), 0, -1)
-        return {
-            id: tuple(_sample(text) for text in reversed(texts)) for id, texts in zip(ids, pipe.execute(), strict=True)
-        }
-
-
 def waiting(db: Db, id: str) -> int:
     """How many batches wait for a slot of this worker."""
     return int(db.client.zcard(key("waiting", id)))
@@ -318,19 +293,6 @@ def seats(db: Db, ids: Sequence[str]) -> Mapping[str, int]:
             pipe.zcard(key("waiting", id))
         counts = pipe.execute()
     return {id: int(counts[2 * place] + counts[2 * place + 1]) for place, id in enumerate(ids)}
-
-
-def _sample(text: str) -> Sample:
-    at, _, values = text.partition(" ")
-    cpu, memory, disk, busy, *skew = loads(list, values)
-    return Sample(
-        at=moment(at),
-        cpu_percent=float(cpu),
-        memory_percent=float(memory),
-        disk_free=int(disk),
-        busy=int(busy),
-        clock_skew=float(skew[0]) if skew else None,
-    )
 
 
 def _removed_by_a_person(id: str) -> Conflict:

@@ -20,7 +20,7 @@ from aeo.pulse import Pulse
 from aeo.registration import Addresses
 from aeo.site import Site
 from aeo.stay import Stay
-from aeo.store import evaluations, trials, workers
+from aeo.store import evaluations, samples, trials, workers
 from aeo.store.connection import Db
 from aeo.store.keys import key
 from aeo.store.trials import Standing
@@ -40,18 +40,18 @@ def set_back(db: Db, id: str, minutes: int) -> None:
 
 def test_one_sample_a_minute_is_kept(db: Db) -> None:
     workers.register(db, a_worker())
-    assert workers.samples(db, ["w1"]) == {"w1": ()}
+    assert samples.of(db, ["w1"]) == {"w1": ()}
     first = a_beat(cpu_percent=12.5, memory_percent=40.0, disk_free=10**12, busy=1, clock_skew=0.25)
     workers.beat(db, "w1", first, ttl_seconds=60)
-    (sample,) = workers.samples(db, ["w1"])["w1"]
-    assert sample == workers.Sample(
+    (sample,) = samples.of(db, ["w1"])["w1"]
+    assert sample == samples.Sample(
         at=sample.at, cpu_percent=12.5, memory_percent=40.0, disk_free=10**12, busy=1, clock_skew=0.25
     )
     assert abs((sample.at - trials.now(db)).total_seconds()) < 30
     set_back(db, "w1", 1)
     workers.beat(db, "w1", a_beat(cpu_percent=99.0), ttl_seconds=60)
-    assert [item.cpu_percent for item in workers.samples(db, ["w1"])["w1"]] == [12.5, 99.0]
-    assert workers.samples(db, ["w1"])["w1"][1].clock_skew is None
+    assert [item.cpu_percent for item in samples.of(db, ["w1"])["w1"]] == [12.5, 99.0]
+    assert samples.of(db, ["w1"])["w1"][1].clock_skew is None
 
 
 def test_beats_of_one_minute_add_nothing(db: Db) -> None:
@@ -59,9 +59,9 @@ def test_beats_of_one_minute_add_nothing(db: Db) -> None:
 
     def twice_within_a_minute() -> bool:
         workers.beat(db, "w1", a_beat(), ttl_seconds=60)
-        minute, before = trials.now(db).minute, len(workers.samples(db, ["w1"])["w1"])
+        minute, before = trials.now(db).minute, len(samples.of(db, ["w1"])["w1"])
         workers.beat(db, "w1", a_beat(), ttl_seconds=60)
-        after = len(workers.samples(db, ["w1"])["w1"])
+        after = len(samples.of(db, ["w1"])["w1"])
         return trials.now(db).minute == minute and after == before >= 1
 
     eventually(twice_within_a_minute)
@@ -69,15 +69,15 @@ def test_beats_of_one_minute_add_nothing(db: Db) -> None:
 
 def test_the_history_is_bounded_and_expires(db: Db) -> None:
     workers.register(db, a_worker())
-    for minute in range(workers.SAMPLES + 20):
+    for minute in range(samples.SAMPLES + 20):
         db.client.lpush(key("samples", "w1"), f"{minute * 60_000} [1.0,2.0,3,0]")
     workers.beat(db, "w1", a_beat(), ttl_seconds=60)
-    kept = workers.samples(db, ["w1", "nobody"])
-    assert (len(kept["w1"]), kept["nobody"]) == (workers.SAMPLES, ())
+    kept = samples.of(db, ["w1", "nobody"])
+    assert (len(kept["w1"]), kept["nobody"]) == (samples.SAMPLES, ())
     assert [sample.at for sample in kept["w1"]] == sorted(sample.at for sample in kept["w1"])
-    assert 0 < db.client.ttl(key("samples", "w1")) <= workers.SAMPLES_LIFE
+    assert 0 < db.client.ttl(key("samples", "w1")) <= samples.SAMPLES_LIFE
     workers.remove(db, "w1")
-    assert workers.samples(db, ["w1"]) == {"w1": ()}
+    assert samples.of(db, ["w1"]) == {"w1": ()}
 
 
 def test_what_a_later_version_tells_besides_does_no_harm(db: Db) -> None:

@@ -20,7 +20,7 @@ from aeo.core.model import Heartbeat, TrialState, WorkerState
 from aeo.site import Site, open_site
 from aeo.store import connection, evaluations, trials, workers
 from aeo.store.keys import key
-from aeo.store.workers import Sample
+from aeo.store.samples import Sample
 from aeo.users import Role
 from aeo.workers import views
 from webapp import create_app

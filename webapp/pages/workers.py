@@ -15,9 +15,9 @@ from aeo.core.errors import Conflict, InputError, NotFound, Problem
 from aeo.core.model import WorkerState
 from aeo.provision import record
 from aeo.site import Site
-from aeo.store import connection
+from aeo.store import connection, samples
 from aeo.store import workers as store
-from aeo.store.workers import Sample
+from aeo.store.samples import Sample
 from aeo.workers import WorkerView
 from webapp.auth import Role, current_user, needs
 from webapp.pages import machines
@@ -115,10 +115,10 @@ def _asked(part: str) -> bool:
 def _all(site: Site) -> dict[str, Any]:
     views = workers.views(site)
     book = credentials.read(site)
-    samples = store.samples(site.db, [view.info.id for view in views])
+    measured = samples.of(site.db, [view.info.id for view in views])
     now = connection.now(site.db)
     return {
-        "workers": [(view, lines(samples[view.info.id], view, now.timestamp())) for view in views],
+        "workers": [(view, lines(measured[view.info.id], view, now.timestamp())) for view in views],
         "removed": store.removed(site.db),
         "revoked": sorted(book.revoked),
         "shared": book.shared,
