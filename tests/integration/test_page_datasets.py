@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import browsing
 import pytest
 from downloading import Scripted
 from flask.testing import FlaskClient
@@ -18,7 +19,6 @@ from aeo.executors.harbor.datasets import HarborDatasets
 from aeo.site import Site, open_site
 from aeo.summaries import Book, Past
 from aeo.users import Role
-from webapp import create_app
 
 TOKEN = "token-of-this-test"
 
@@ -50,16 +50,11 @@ def mine(web_site: Site, tmp_path: Path) -> Path:
 
 
 def browser(site: Site, token: str = TOKEN) -> FlaskClient:
-    """A client with a session, as pages and their forms have it."""
-    client = create_app(site).test_client()
-    assert client.get(f"/?token={token}").status_code == 303
-    return client
+    return browsing.browser(site, token)
 
 
 def send(client: FlaskClient, page: str, /, **form: str) -> tuple[int, str]:
-    with client.session_transaction() as session:
-        token = session.setdefault("csrf", "csrf-of-this-test")
-    answer = client.post(page, data={"csrf_token": token, **form})
+    answer = browsing.post(client, page, **form)
     return answer.status_code, answer.text
 
 

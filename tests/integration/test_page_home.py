@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import browsing
 import pytest
 from engine import closed, logged, register, running, submit
 from flask.testing import FlaskClient
@@ -44,9 +45,7 @@ def web_site(redis_url: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def browser(site: Site, token: str = TOKEN) -> FlaskClient:
-    client = create_app(site).test_client()
-    assert client.get(f"/?token={token}").status_code == 303
-    return client
+    return browsing.browser(site, token)
 
 
 def words_of(answer: Any, status: int = 200) -> str:

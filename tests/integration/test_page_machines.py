@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import browsing
 import pytest
 from flask.testing import FlaskClient
 from needs import require
@@ -44,15 +45,11 @@ def site(redis_url: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def browser(site: Site, token: str = TOKEN) -> FlaskClient:
-    client = create_app(site).test_client()
-    assert client.get(f"/?token={token}").status_code == 303
-    return client
+    return browsing.browser(site, token)
 
 
 def send(client: FlaskClient, path: str, **form: str) -> Any:
-    with client.session_transaction() as session:
-        token = session.setdefault("csrf", "csrf-of-this-test")
-    return client.post(path, data={"csrf_token": token, **form})
+    return browsing.post(client, path, **form)
 
 
 def words_of(answer: Any, status: int = 200) -> str:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import browsing
 import pytest
 from engine import register, submit
 from flask.testing import FlaskClient
@@ -42,9 +43,7 @@ def web_site(redis_url: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def browser(site: Site, token: str = TOKEN) -> FlaskClient:
-    client = create_app(site).test_client()
-    assert client.get(f"/?token={token}").status_code == 303
-    return client
+    return browsing.browser(site, token)
 
 
 def words_of(answer: Any, status: int = 200) -> str:
@@ -53,9 +52,7 @@ def words_of(answer: Any, status: int = 200) -> str:
 
 
 def send(client: FlaskClient, worker: str, **form: str) -> Any:
-    with client.session_transaction() as session:
-        token = session.setdefault("csrf", "csrf-of-this-test")
-    return client.post(f"/workers/{worker}", data={"csrf_token": token, **form})
+    return browsing.post(client, f"/workers/{worker}", **form)
 
 
 def beat(site: Site, id: str, **told: Any) -> None:

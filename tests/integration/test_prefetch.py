@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import browsing
 import pytest
 from click.testing import CliRunner
 from engine import register, worker_site
@@ -42,7 +43,6 @@ from aeo.store import workers as worker_store
 from aeo.store.connection import connect
 from aeo.transfer import move, remote
 from aeo.users import Role
-from webapp import create_app
 
 TOKEN = "token-of-this-test"
 NAMES = ("cut", "git-log", "git-merge", "sort")
@@ -549,15 +549,11 @@ def test_a_check_compares_with_what_the_registry_listed(controller: Site, tmp_pa
 
 
 def browser(site: Site, token: str = TOKEN) -> FlaskClient:
-    client = create_app(site).test_client()
-    assert client.get(f"/?token={token}").status_code == 303
-    return client
+    return browsing.browser(site, token)
 
 
 def send(client: FlaskClient, page: str, /, **form: str) -> tuple[int, str]:
-    with client.session_transaction() as session:
-        token = session.setdefault("csrf", "csrf-of-this-test")
-    answer = client.post(page, data={"csrf_token": token, **form})
+    answer = browsing.post(client, page, **form)
     return answer.status_code, answer.text
 
 
