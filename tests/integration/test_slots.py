@@ -18,7 +18,7 @@ from aeo.executors import max_starting as advised
 from aeo.executors import sleep
 from aeo.executors.harbor import executor as harbor
 from aeo.site import Site
-from aeo.starts import Starts
+from aeo.starts import JITTER_SECONDS, Starts
 from aeo.store import connection, evaluations, health, trials, workers
 from aeo.store.evaluations import BatchState
 from aeo.turns import Turn
@@ -111,12 +111,41 @@ def test_only_starts_that_meet_are_put_off() -> None:
     assert starts.begin(2, stop)
 
 
+class _Waits(threading.Event):
+    """Says how long it was asked to wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        return False
+
+
+def test_starts_apart_are_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("aeo.starts.time.monotonic", lambda: now[0])
+    starts, stop = Starts(), _Waits()
+    assert starts.begin(4, stop)
+    assert stop.waited == []  # nobody else begins
+    now[0] += JITTER_SECONDS / 2
+    assert starts.begin(4, stop)
+    assert len(stop.waited) == 1
+    assert 0 <= stop.waited[0] <= JITTER_SECONDS
+    now[0] += JITTER_SECONDS
+    assert starts.begin(4, stop)  # two are going on, but began long ago
+    assert len(stop.waited) == 1
+
+
 def test_what_executors_advise(site: Site) -> None:
     evaluation = submit(site, {"name": "x", "trials": 1})
     assert advised(sleep.executor, evaluation) == 0
     for kind, most in ((None, 4), ("docker", 4), ("daytona", 0)):
         config = {"environment": {"type": kind}} if kind else {}
         assert advised(harbor, replace(evaluation, spec=replace(evaluation.spec, config=config))) == most
+    own = {"environment": {"import_path": "aeo_harbor.host_environment:HostEnvironment"}}
+    assert advised(harbor, replace(evaluation, spec=replace(evaluation.spec, config=own))) == 0
 
 
 def test_a_session_rests_while_another_evaluation_has_its_turn(

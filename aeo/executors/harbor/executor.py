@@ -60,8 +60,11 @@ class HarborExecutor:
     def max_starting(self, evaluation: Evaluation) -> int:
         """As many as Harbor itself runs at once by default, where each has a Docker build: more only fight over it."""
         environment = evaluation.spec.config.get("environment") or {}
-        kind = environment.get("type") if isinstance(environment, Mapping) else None
-        return 4 if kind in (None, "docker") else 0
+        if not isinstance(environment, Mapping):
+            return 4
+        # An environment that is given by its class has no type, and is not Docker.
+        kind = environment.get("type") or environment.get("import_path") or "docker"
+        return 4 if kind == "docker" else 0
 
     def viewer(self, jobs_dir: Path, host: str, port: int) -> Command:
         """``harbor view``."""
