@@ -212,7 +212,8 @@ def test_sweep_removes_what_a_killed_worker_left(hanging: Run, tmp_path: Path) -
         executor.sweep(tmp_path)
         assert agent_hangs(), "a live session was swept"
         # The driver cannot tidy up either.
-        (driver,) = psutil.Process(worker.pid).children()
+        (server,) = psutil.Process(worker.pid).children()
+        (driver,) = server.children()
         driver.suspend()
     finally:
         worker.kill()

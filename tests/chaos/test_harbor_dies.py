@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import harbor_tasks as tasks
@@ -51,15 +51,32 @@ def check_scored(run: Run) -> None:
     assert [row["rewards"] for row in rows] == [{"reward": 1.0}] * 4
 
 
-def test_driver_killed(stage: Stage, tmp_path: Path, judge: Judge) -> None:
+def servers_of(stage: Stage, worker: str) -> list[psutil.Process]:
+    """The process that has Harbor loaded for a worker; it is a list of one."""
+    found = stage.workers[worker].process.children()
+    assert len(found) == 1
+    return found
+
+
+def drivers_of(stage: Stage, worker: str) -> list[psutil.Process]:
+    """A worker's drivers, which were forked from that one."""
+    found = [driver for server in servers_of(stage, worker) for driver in server.children()]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("victims", [drivers_of, servers_of], ids=["drivers", "what they were forked from"])
+def test_driver_killed(
+    stage: Stage, tmp_path: Path, judge: Judge, victims: Callable[[Stage, str], list[psutil.Process]]
+) -> None:
     run = submit(stage, tmp_path)
     run.strike()
-    drivers = stage.workers["a"].process.children()
-    assert drivers
+    drivers = victims(stage, "a")
     below = [process for driver in drivers for process in driver.children(recursive=True)]
     faults.kill(drivers)
     assert run.closed() == "succeeded"
-    judge(run, "kill -9 of Harbor's driver", seconds=run.rerun())
+    what = "driver" if victims is drivers_of else "fork server"
+    judge(run, f"kill -9 of Harbor's {what}", seconds=run.rerun())
     assert all_gone(below)
     assert run.of("requeued")
     check_scored(run)
@@ -68,7 +85,7 @@ def test_driver_killed(stage: Stage, tmp_path: Path, judge: Judge) -> None:
 def test_everything_below_the_driver_killed(stage: Stage, tmp_path: Path, judge: Judge) -> None:
     run = submit(stage, tmp_path)
     run.strike()
-    drivers = stage.workers["a"].process.children()
+    drivers = drivers_of(stage, "a")
     below = [process for driver in drivers for process in driver.children(recursive=True)]
     assert below
     faults.kill(below)

@@ -13,7 +13,7 @@ from typing import Any
 from aeo import codec
 from aeo.core.errors import InputError, Problem
 from aeo.executors import Command, Listed, Source, TaskInfo, secrets
-from aeo.executors.harbor import program
+from aeo.executors.harbor import drivers, program
 
 #: What the download wrote beside the tasks (see ``inside/aeo_harbor/datasets.py``).
 _DATASET_FILE = "dataset.json"
@@ -52,7 +52,7 @@ class HarborDatasets:
 
     def tasks(self, path: Path) -> tuple[TaskInfo, ...]:
         """Read every task folder with Harbor's own reader."""
-        answer = program.call("tasks", {"path": str(path)})
+        answer = drivers.call("tasks", {"path": str(path)})
         if "faults" in answer:
             raise InputError(
                 problems=tuple(

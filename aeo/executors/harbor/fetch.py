@@ -22,7 +22,7 @@ def main() -> None:
     except AeoError as error:
         _say({"failed": {"message": str(error), "fix": ""}})
         return
-    argv = program.arguments(python, "download")
+    argv = [str(python.path), "-m", "aeo_harbor.driver", "download"]
     os.execve(argv[0], argv, program.environment(**program.with_uv()))  # noqa: S606
 
 

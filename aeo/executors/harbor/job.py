@@ -10,7 +10,7 @@ from typing import Any
 
 from aeo.core.model import Evaluation
 from aeo.executors import JobProgress, folder
-from aeo.executors.harbor import program, trial_files
+from aeo.executors.harbor import drivers, trial_files
 from aeo.executors.result import write_json, write_text
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def merge(evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
     """
     header = evaluation.plan.header
     _write_asked(evaluation, job_dir)
-    answer = program.call(
+    answer = drivers.call(
         "merge",
         {
             "job_dir": str(job_dir),

@@ -11,7 +11,7 @@ from aeo.core.errors import InputError, Problem
 from aeo.core.model import ContentFolder, Needs, Plan, PlannedTrial, Spec
 from aeo.core.names import check_name
 from aeo.executors import SubmittedFile, source, variables
-from aeo.executors.harbor import assets, program, secrets
+from aeo.executors.harbor import assets, drivers, secrets
 
 
 def plan(spec: Spec, file: SubmittedFile) -> Plan:
@@ -19,7 +19,7 @@ def plan(spec: Spec, file: SubmittedFile) -> Plan:
     check_name(spec.name, "job name", field="name")
     config = codec.encode(spec.config)
     _refuse_secrets(config, file)
-    answer = program.call(
+    answer = drivers.call(
         "plan",
         {
             "config": assets.settled(config, file.folder),

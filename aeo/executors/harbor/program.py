@@ -1,26 +1,14 @@
-"""Starts the driver in Harbor's Python."""
+"""What Harbor's programs are started with, and what they say at their end."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from aeo.core.errors import ExecutorFailed
-from aeo.executors.harbor.python import HarborPython, harbor_python, plugin_path
+from aeo.executors.harbor.python import plugin_path
 
-#: Seconds planning or merging may take.
-_CALL_SECONDS = 1800.0
 #: Variables of ours that are nothing to Harbor and what it runs.
 _OURS = "AEO_"
-
-
-def arguments(python: HarborPython, verb: str) -> list[str]:
-    """Command line of the driver."""
-    return [str(python.path), "-m", "aeo_harbor.driver", verb]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -37,35 +25,6 @@ def environment(**more: str) -> dict[str, str]:
         "HARBOR_TELEMETRY": "0",
         **more,
     }
-
-
-def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the driver one thing; returns its answer (``ok`` or ``faults``).
-
-    Raises:
-        Unavailable: there is no Harbor.
-        ExecutorFailed: the driver died or failed.
-    """
-    try:
-        answer = subprocess.run(
-            arguments(harbor_python(), verb),
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            env=environment(**with_uv()),
-            # What a metric's script finds around it must not depend on where this process was started.
-            cwd="/" if verb == "merge" else None,
-            timeout=_CALL_SECONDS,
-            start_new_session=True,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ExecutorFailed(f"Harbor's driver ({verb}) did not end: {error}") from error
-    try:
-        said: dict[str, Any] = json.loads(answer.stdout)
-    except ValueError:
-        raise ExecutorFailed(f"Harbor's driver ({verb}) died: {last_lines(answer.stderr)}") from None
-    if "error" in said:
-        raise ExecutorFailed(f"Harbor could not {verb}: {said['error']}")
-    return said
 
 
 def with_uv() -> dict[str, str]:

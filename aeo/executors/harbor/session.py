@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +26,9 @@ from typing import IO, Any
 from aeo.core.errors import AeoError, ExecutorFailed
 from aeo.core.model import Evaluation, PlannedTrial
 from aeo.executors import TrialContext
-from aeo.executors.harbor import leftovers, program, trial_files
+from aeo.executors.harbor import drivers, leftovers, program, trial_files
 from aeo.executors.harbor.assets import HarborAssets, env_file_place
-from aeo.executors.harbor.python import harbor_python
+from aeo.executors.harbor.drivers import Driver
 
 #: Seconds the driver gets to end once it has nothing to do.
 _CLOSE_SECONDS = 5.0
@@ -38,14 +37,16 @@ _KILL_SECONDS = 5.0
 
 
 class HarborSession:
-    """See `aeo.executors.Session`. The driver lives no longer than the thread that runs trials."""
+    """See `aeo.executors.Session`. The driver lives no longer than this process."""
 
     def __init__(self, evaluation: Evaluation, workdir: Path) -> None:
         self._header = evaluation.plan.header
         self._scratch = leftovers.folder(workdir)
         self._scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         leftovers.own(self._scratch)
-        self._driver: subprocess.Popen[bytes] | None = None
+        self._driver: Driver | None = None
+        self._requests: IO[bytes] | None = None
+        self._events: IO[bytes] | None = None
         # Held while `stop` looks at or signals the trial that runs, so that it never reaches the next one.
         self._lock = threading.Lock()
         self._running = ""
@@ -54,7 +55,7 @@ class HarborSession:
         self._ready = False
 
     def warm(self) -> None:
-        """Begin to start the driver, which takes seconds; what stands against it is told by `run`."""
+        """Begin to start the driver; what stands against it is told by `run`."""
         with suppress(AeoError, OSError):
             self._start()
 
@@ -105,42 +106,44 @@ class HarborSession:
             "environment": dict(context.environment),
         }
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Driver:
         driver = self._driver if self._driver is not None and self._driver.poll() is None else self._start()
         if not self._ready:
+            if driver.pid:
+                leftovers.note_process(self._scratch, driver.pid)
             self._send(driver, {"verb": "header", "header": self._header})
             self._follow(driver, lambda _phase: None)
             self._ready = True
         return driver
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Driver:
         self._bury()
-        with (self._scratch / "driver.log").open("ab") as log:
-            driver = subprocess.Popen(
-                program.arguments(harbor_python(), "run"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
+        requests, self._requests = _pipe("wb")
+        events, self._events = _pipe("rb")
+        with requests, events, (self._scratch / "driver.log").open("ab") as log:
+            driver = drivers.start(
+                "run",
+                stdin=requests.fileno(),
+                stdout=events.fileno(),
+                stderr=log.fileno(),
                 cwd=self._scratch,
                 env=program.environment(AEO_HARBOR_SCRATCH=str(self._scratch)),
-                start_new_session=True,
             )
         with self._lock:
             self._driver = driver
-        leftovers.note_process(self._scratch, driver.pid)
         return driver
 
-    def _send(self, driver: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
-        requests = _pipe(driver.stdin)
+    def _send(self, driver: Driver, message: Mapping[str, Any]) -> None:
+        requests = _opened(self._requests)
         try:
             requests.write(json.dumps(message).encode() + b"\n")
             requests.flush()
         except OSError:
             raise ExecutorFailed(self._died(driver)) from None
 
-    def _follow(self, driver: subprocess.Popen[bytes], on_event: Callable[[str], None]) -> None:
+    def _follow(self, driver: Driver, on_event: Callable[[str], None]) -> None:
         """Read events until the one that ends what was asked for."""
-        for line in _pipe(driver.stdout):
+        for line in _opened(self._events):
             event = json.loads(line)
             if event["event"] == "phase":
                 on_event(event["phase"])
@@ -150,16 +153,17 @@ class HarborSession:
                 return
         raise ExecutorFailed(self._died(driver))
 
-    def _died(self, driver: subprocess.Popen[bytes]) -> str:
+    def _died(self, driver: Driver) -> str:
         self._bury()
         with self._lock:
             stopped = self._stopped
         if stopped:
             return f"The trial did not stop in time ({stopped}) and was killed."
-        code = driver.returncode
+        code = driver.poll()
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         with suppress(OSError):
-            said = program.last_lines((self._scratch / "driver.log").read_bytes()[-4096:])
+            log = (self._scratch / "driver.log").read_bytes()[-4096:]
+            said = program.last_lines(log or driver.complaints())
             return f"Harbor's driver {how}: {said}"
         return f"Harbor's driver {how}."
 
@@ -186,27 +190,32 @@ class HarborSession:
             self._killer = threading.Timer(grace_seconds, self._kill, (self._running,))
             self._killer.daemon = True
             self._killer.start()
-            if driver is not None and driver.poll() is None:
-                driver.send_signal(signal.SIGTERM)
+            if driver is not None:
+                driver.signal(signal.SIGTERM)
 
     def _kill(self, trial: str) -> None:
         with self._lock:
             if self._running == trial and self._driver is not None:
-                _kill_group(self._driver)
+                self._driver.kill()
 
     def _bury(self) -> None:
         """End a driver and all it started."""
         with self._lock:
             driver, self._driver, self._ready = self._driver, None, False
-        if driver is None:
-            return
-        _kill_group(driver)
-        with suppress(subprocess.TimeoutExpired):
-            driver.wait(_KILL_SECONDS)
-        for stream in (driver.stdin, driver.stdout):
-            with suppress(OSError):
-                _pipe(stream).close()
-        leftovers.clean(self._scratch)
+        if driver is not None:
+            driver.kill()
+            with suppress(TimeoutError):
+                driver.wait(_KILL_SECONDS)
+            driver.close()
+        self._close_pipes()
+        if driver is not None:
+            leftovers.clean(self._scratch)
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._requests, self._events):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
 
     def close(self) -> None:
         """See `aeo.executors.Session.close`."""
@@ -214,21 +223,20 @@ class HarborSession:
             driver = self._driver
             if driver is not None and self._ready:
                 with suppress(OSError):
-                    _pipe(driver.stdin).close()
-                with suppress(subprocess.TimeoutExpired):
+                    _opened(self._requests).close()
+                with suppress(TimeoutError):
                     driver.wait(_CLOSE_SECONDS)
             self._bury()
         leftovers.disown(self._scratch)
 
 
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+def _pipe(mode: str) -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe: the driver's end, and ours, which is opened for ``mode``."""
+    reading, writing = (os.fdopen(end, "rb" if number == 0 else "wb") for number, end in enumerate(os.pipe()))
+    return (writing, reading) if mode == "rb" else (reading, writing)
+
+
+def _opened(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise ExecutorFailed("The driver has no pipes.")
     return stream
-
-
-def _kill_group(driver: subprocess.Popen[bytes]) -> None:
-    # Not after it was waited for: its number may be another's by then.
-    if driver.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(driver.pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aeo.core.errors import ExecutorFailed, Unavailable
-from aeo.executors.harbor import engine, program
+from aeo.executors.harbor import drivers, engine, program
 from aeo.executors.harbor.care import HarborCare
 from aeo.executors.supplies import Image, Needed
 
@@ -37,7 +37,7 @@ class HarborSupplies:
         asked = engine.ask("info", "--format", "{{.ServerVersion}}")
         if asked.code != 0 or not asked.out.strip():
             raise Unavailable(asked.error or "the Docker engine does not answer")
-        said = program.call("images", {"folders": [str(folder) for folder in folders]})["ok"]
+        said = drivers.call("images", {"folders": [str(folder) for folder in folders]})["ok"]
         problems: dict[str, str] = dict(said["problems"])
         found: dict[str, Image] = {}
         for call in said["calls"]:

@@ -1,10 +1,13 @@
-"""The program AEO starts in Harbor's Python.
+"""What AEO has done in Harbor's Python, by verb.
 
 ::
 
-    python -m aeo_harbor.driver plan|merge|tasks|images   one request on stdin, one answer, both one JSON document
-    python -m aeo_harbor.driver run                requests and events as JSON lines, until stdin ends
-    python -m aeo_harbor.driver download           one request on stdin, JSON lines as it goes on; outlives its parent
+    plan|merge|tasks|images   one request on stdin, one answer, both one JSON document
+    run                       requests and events as JSON lines, until stdin ends
+    download                  one request on stdin, JSON lines as it goes on; outlives its parent
+
+Drivers are forked from `aeo_harbor.fork_server`; the one that downloads is a program of its own,
+``python -m aeo_harbor.driver download``.
 
 Answers and events go to what was standard output at the start; from then on standard output is standard error, so that
 nothing a library prints can get between them.
@@ -13,16 +16,12 @@ nothing a library prints can get between them.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
-
-_PR_SET_PDEATHSIG = 1
 
 
 def _take_channels() -> tuple[int, int]:
@@ -69,24 +68,15 @@ def _answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _die_with_parent() -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)
-
-
-def _main() -> None:
-    verb = sys.argv[1]
-    if verb != "download":
-        _die_with_parent()
+def obey(verb: str) -> None:
+    """Do what is asked for, to its end."""
     warnings.simplefilter("ignore", DeprecationWarning)
     requests, events = _take_channels()
     if verb == "run":
         from aeo_harbor.running import serve
 
         asyncio.run(serve(requests, lambda message: _say(events, message)))
-        os._exit(0)
+        return
     with os.fdopen(requests, "rb") as file:
         request = json.load(file)
     if verb == "download":
@@ -98,4 +88,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    obey(sys.argv[1])

@@ -49,7 +49,8 @@ async def serve(requests: int, say: Say) -> None:
     header: dict[str, Any] = {}
 
     def stop() -> None:
-        if current is not None and not current.done():
+        # Once: a second time would break off what the first one has it do.
+        if current is not None and not current.done() and not current.cancelling():
             current.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, stop)

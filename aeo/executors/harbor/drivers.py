@@ -1,0 +1,259 @@
+"""Harbor's drivers: processes in Harbor's Python, forked from one that has Harbor loaded.
+
+That one (see ``aeo_harbor.fork_server``) is started when the first driver is. It ends some time after the last one, or
+with this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from aeo.core.errors import ExecutorFailed
+from aeo.executors.harbor import program
+from aeo.executors.harbor.python import HarborPython, harbor_python
+
+#: Seconds planning or merging may take.
+_CALL_SECONDS = 1800.0
+#: Seconds after the last driver until the process they are forked from ends.
+_IDLE_SECONDS = 900.0
+#: Seconds of one look at what the process says.
+_PART_SECONDS = 0.1
+#: Seconds that loading Harbor may take.
+_LOAD_SECONDS = 120.0
+
+
+class Driver:
+    """A driver's process. Safe to share between threads."""
+
+    def __init__(self, server: _Server, connection: socket.socket) -> None:
+        #: It lives as long as somebody holds one of its drivers.
+        self._server = server
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._said = b""
+        self._pid = 0
+        self._code: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and its group's; waits for it. 0 where there was never a process."""
+        self._read(_LOAD_SECONDS, lambda: bool(self._pid))
+        return self._pid
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it lives."""
+        self._read(0.0)
+        return self._code
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end.
+
+        Raises:
+            TimeoutError: it lives on.
+        """
+        self._read(seconds)
+        if self._code is None:
+            raise TimeoutError(f"the driver {self._pid} has not ended after {seconds} s")
+        return self._code
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it lives."""
+        if self.pid and self.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._pid, number)
+
+    def kill(self) -> None:
+        """End it and its group at once."""
+        # Its number is nobody else's until the connection is closed.
+        if self.pid and self._connection.fileno() >= 0:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def complaints(self) -> bytes:
+        """The end of what the process said that it was, or was to be, forked from."""
+        return self._server.complaints()
+
+    def close(self) -> None:
+        """Let go of it: whoever lives on is not known any more."""
+        with self._lock:
+            self._connection.close()
+            self._code = -signal.SIGKILL if self._code is None else self._code
+
+    def _read(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
+        until = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                if self._code is not None or enough():
+                    return
+                left = max(0.0, until - time.monotonic())
+                # In parts: another thread may want to know, too.
+                self._connection.settimeout(min(left, _PART_SECONDS))
+                with suppress(BlockingIOError, TimeoutError):
+                    self._hear(self._connection.recv(4096))
+                    continue
+            if not left:
+                return
+
+    def _hear(self, part: bytes) -> None:
+        self._said += part
+        *lines, self._said = self._said.split(b"\n")
+        for line in lines:
+            what, number = line.split()
+            if what == b"pid":
+                self._pid = int(number)
+                self._server.proven = True
+            else:
+                self._code = int(number)
+        if not part and self._code is None:
+            # The process it was forked from is gone, and took it along.
+            self._server.gone = True
+            self._code = -signal.SIGKILL
+
+
+class _Server:
+    """The process that has Harbor loaded."""
+
+    def __init__(self, python: HarborPython) -> None:
+        #: Where these have changed, another one is needed.
+        self.key = _key(python)
+        #: It has forked a driver, and does so at once.
+        self.proven = False
+        #: It has ended, or serves no more.
+        self.gone = False
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as this lives
+        with theirs:
+            process = subprocess.Popen(
+                [str(python.path), "-m", "aeo_harbor.fork_server", str(theirs.fileno()), str(_IDLE_SECONDS)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=[theirs.fileno()],
+                env=program.environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+        threading.Thread(target=process.wait, name="harbor", daemon=True).start()
+
+    def fork(self, request: bytes, channels: tuple[int, int, int]) -> Driver:
+        """Ask for a driver; does not wait for it."""
+        ours, theirs = socket.socketpair()
+        asked = os.memfd_create("request")
+        try:
+            with os.fdopen(os.dup(asked), "wb") as file:
+                file.write(request)
+            os.lseek(asked, 0, os.SEEK_SET)
+            # Where the server is gone the connection ends, which the driver's reader sees.
+            with suppress(OSError):
+                socket.send_fds(self._control, [b"."], [theirs.fileno(), asked, *channels])
+        finally:
+            os.close(asked)
+            theirs.close()
+        return Driver(self, ours)
+
+    def complaints(self) -> bytes:
+        """The end of what it said itself."""
+        size = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), 4096, max(0, size - 4096))
+
+    def __del__(self) -> None:
+        # Its process ends when the socket does.
+        for held in (self._control, self._errors):
+            held.close()
+
+
+_lock = threading.Lock()
+_server: _Server | None = None
+
+
+def _key(python: HarborPython) -> tuple[object, ...]:
+    settings = sorted((name, value) for name, value in program.environment().items() if name.startswith("PYTHON"))
+    return os.getpid(), python, *settings
+
+
+def _serving(python: HarborPython) -> _Server:
+    global _server
+    with _lock:
+        if _server is None or _server.gone or _server.key != _key(python):
+            _server = _Server(python)
+        return _server
+
+
+def start(
+    verb: str,
+    *,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str],
+) -> Driver:
+    """Start a driver with these file descriptors; it is the leader of its own group and dies with this process.
+
+    Raises:
+        Unavailable: there is no Harbor.
+        OSError: no process can be started.
+    """
+    python = harbor_python()
+    request = json.dumps({"verb": verb, "cwd": str(cwd or Path.cwd()), "env": dict(env)}).encode()
+    server = _serving(python)
+    at_once = server.proven
+    driver = server.fork(request, (stdin, stdout, stderr))
+    if at_once and not driver.pid:
+        # It had just ended, or Harbor is another one by now.
+        driver.close()
+        driver = _serving(python).fork(request, (stdin, stdout, stderr))
+    return driver
+
+
+def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask a driver one thing; returns its answer (``ok`` or ``faults``).
+
+    Raises:
+        Unavailable: there is no Harbor.
+        ExecutorFailed: the driver died or failed.
+    """
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
+        asked.write(json.dumps(request).encode())
+        asked.seek(0)
+        try:
+            driver = start(
+                verb,
+                stdin=asked.fileno(),
+                stdout=answer.fileno(),
+                stderr=errors.fileno(),
+                # What a metric's script finds around it must not depend on where this process was started.
+                cwd="/" if verb == "merge" else None,
+                env=program.environment(**program.with_uv()),
+            )
+            try:
+                driver.wait(_CALL_SECONDS)
+            finally:
+                driver.kill()
+                driver.close()
+        except OSError as error:
+            raise ExecutorFailed(f"Harbor's driver ({verb}) did not end: {error}") from error
+        try:
+            said: dict[str, Any] = json.loads(_all(answer))
+        except ValueError:
+            last = program.last_lines(_all(errors) or driver.complaints())
+            raise ExecutorFailed(f"Harbor's driver ({verb}) died: {last}") from None
+    if "error" in said:
+        raise ExecutorFailed(f"Harbor could not {verb}: {said['error']}")
+    return said
+
+
+def _all(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()

@@ -1,0 +1,220 @@
+"""Has Harbor loaded, and forks a driver for each that asks: each would else take the time and the memory to load it.
+
+::
+
+    python -m aeo_harbor.fork_server FD SECONDS
+
+``FD`` is a socket of whole messages. Each message on it carries five file descriptors: a connection, a file with what
+is asked for (JSON: ``verb``, ``cwd``, ``env``), and what becomes the driver's standard input, output and error. On the
+connection the asker is told ``pid N``, and ``exit CODE`` when the driver has ended, negative for a signal. Until the
+asker closes the connection the pid is not used again. A connection that ends without a pid has no driver: ask another
+server.
+
+Where the asker is gone (the socket ends) drivers are told to stop in order, and are killed when they do not. Where this
+server is killed they are killed with it. It ends when nobody has asked for ``SECONDS``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aeo_harbor import driver
+
+#: What drivers would load; what cannot be loaded is theirs to tell.
+_LOADED = (
+    *("aeo_harbor.running", "aeo_harbor.planning", "aeo_harbor.merging", "aeo_harbor.images", "aeo_harbor.datasets"),
+    "harbor.trial.trial",
+)
+#: Seconds that drivers get to end in order.
+_LAST_SECONDS = 70.0
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+#: File descriptors of a message.
+_FDS = 5
+
+
+@dataclass(kw_only=True, eq=False)
+class _Child:
+    pid: int
+    connection: socket.socket
+    told: bool = False
+
+
+class _Server:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: list[_Child] = []
+        self._identity = _identity()
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, wakes = socket.socketpair()
+        for end in (self._wakeup, wakes):
+            end.setblocking(False)
+        self._wakes = wakes
+        # A handler is needed for the number of a signal to be written there.
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        self._selector.register(control, selectors.EVENT_READ)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def serve(self, seconds: float) -> None:
+        while True:
+            ready = self._selector.select(None if self._children else seconds)
+            if not ready and not self._children:
+                return
+            for key, _events in ready:
+                if key.fileobj is self._control:
+                    _byte, fds, _flags, _address = socket.recv_fds(self._control, 1, _FDS)
+                    if len(fds) != _FDS:
+                        return
+                    self._take(fds)
+                elif key.fileobj is self._wakeup:
+                    self._wakeup.recv(4096)
+                else:
+                    self._hang_up(key.data)
+            self._look()
+
+    def _take(self, fds: list[int]) -> None:
+        connection = socket.socket(fileno=fds[0])
+        if self._identity != _identity():
+            # Harbor was installed anew: parts of two versions do not go together.
+            connection.close()
+        else:
+            pid = os.fork()
+            if pid == 0:
+                self._become_driver(connection, fds[1:])
+            _lead_group(pid)
+            child = _Child(pid=pid, connection=connection)
+            self._children.append(child)
+            self._selector.register(connection, selectors.EVENT_READ, child)
+            _say(child, f"pid {pid}\n")
+        for fd in fds[1:]:
+            os.close(fd)
+
+    def _become_driver(self, connection: socket.socket, channels: list[int]) -> None:
+        code = 1
+        try:
+            _lead_group(0)
+            _die_with(os.getppid())
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._selector.close()
+            for end in (self._control, self._wakeup, self._wakes, *(child.connection for child in self._children)):
+                end.close()
+            connection.close()
+            with os.fdopen(channels[0], "rb") as file:
+                request = json.load(file)
+            for place, fd in enumerate(channels[1:]):
+                os.dup2(fd, place)
+                os.close(fd)
+            _obey(request)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _look(self) -> None:
+        """Tell of each driver that has ended."""
+        for child in list(self._children):
+            if child.told:
+                continue
+            ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                child.told = True
+                _say(child, f"exit {code}\n")
+                if child.connection.fileno() < 0:
+                    self._forget(child)
+
+    def _hang_up(self, child: _Child) -> None:
+        """The asker has closed the connection: after the driver's end, as a rule."""
+        self._selector.unregister(child.connection)
+        child.connection.close()
+        if child.told:
+            self._forget(child)
+
+    def _forget(self, child: _Child) -> None:
+        os.waitpid(child.pid, 0)
+        self._children.remove(child)
+
+    def end(self) -> None:
+        """Let what runs end in order, for a time."""
+        for child in self._children:
+            if not child.told:
+                os.kill(child.pid, signal.SIGTERM)
+        until = time.monotonic() + _LAST_SECONDS
+        while self._children and time.monotonic() < until:
+            for child in list(self._children):
+                if os.waitpid(child.pid, os.WNOHANG)[0]:
+                    self._children.remove(child)
+            time.sleep(0.02)
+
+
+def _lead_group(pid: int) -> None:
+    """Give a driver a group of its own: by itself and from here, so that it has it whoever comes first."""
+    with suppress(OSError):
+        os.setpgid(pid, pid)
+
+
+def _identity() -> tuple[int, int]:
+    """Which installation of Harbor there is; one that takes its place has folders of its own."""
+    with suppress(ImportError, OSError):
+        state = Path(importlib.import_module("harbor").__path__[0]).stat()
+        return state.st_dev, state.st_ino
+    return 0, 0
+
+
+def _say(child: _Child, line: str) -> None:
+    with suppress(OSError):
+        child.connection.sendall(line.encode())
+
+
+def _obey(request: dict) -> None:
+    """Be the driver that is asked for."""
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    os.chdir(request["cwd"])
+    # As `python -m` has it where it is started.
+    sys.path[0] = request["cwd"]
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, f"harbor-{request['verb']}".encode(), 0, 0, 0)
+    driver.obey(request["verb"])
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _main() -> None:
+    control, seconds = socket.socket(fileno=int(sys.argv[1])), float(sys.argv[2])
+    control.set_inheritable(False)
+    for name in _LOADED:
+        with suppress(Exception):
+            importlib.import_module(name)
+    # What is there now is never looked at again, and stays shared with all drivers.
+    gc.collect()
+    gc.freeze()
+    server = _Server(control)
+    server.serve(seconds)
+    server.end()
+
+
+if __name__ == "__main__":
+    _main()

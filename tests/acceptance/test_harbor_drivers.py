@@ -1,0 +1,219 @@
+"""How Harbor's drivers are started: forked from one process that has Harbor loaded, whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import harbor_tasks as tasks
+import psutil
+import pytest
+from programs import all_gone
+from waiting import eventually
+
+from aeo.core.errors import ExecutorFailed
+from aeo.executors.harbor import drivers, program
+from aeo.executors.harbor.drivers import Driver
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _harbor() -> None:
+    tasks.needed_harbor()
+
+
+Servers = Callable[[], list[psutil.Process]]
+
+
+@pytest.fixture(autouse=True)
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """Tells which processes to fork from this test has started that still live; it leaves none."""
+    monkeypatch.setattr(drivers, "_server", None)
+    earlier = {child.pid for child in psutil.Process().children()}
+
+    def started() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if child.pid not in earlier and is_server(child)]
+
+    yield started
+    monkeypatch.undo()
+    eventually(lambda: not started())
+
+
+def is_server(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "aeo_harbor.fork_server" in process.cmdline()
+    return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of tasks."""
+    tasks.passing(tmp_path / "set" / "one")
+    return tmp_path / "set"
+
+
+def ask(folder: Path) -> object:
+    return drivers.call("tasks", {"path": str(folder)})["ok"]["tasks"][0]["name"]
+
+
+def started() -> tuple[Driver, int]:
+    """A driver that waits for what to do, and our end of its input."""
+    reading, writing = os.pipe()
+    with open(os.devnull, "r+b") as null:  # noqa: PTH123
+        channels = {"stdin": reading, "stdout": null.fileno(), "stderr": null.fileno()}
+        driver = drivers.start("run", **channels, env=program.environment())
+    os.close(reading)
+    return driver, writing
+
+
+def test_one_process_serves_all_that_ask_at_once(folder: Path, servers: Servers) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, [folder] * 48)) == ["one"] * 48
+    (server,) = servers()
+    assert server.children() == []
+
+
+def test_nothing_is_left_open(folder: Path, servers: Servers) -> None:
+    ask(folder)
+    ask(folder)
+    (server,) = servers()
+    us = psutil.Process()
+    ours, its = us.num_fds(), server.num_fds()
+    for _ in range(8):
+        ask(folder)
+    # It may not have seen yet that the last connection was closed.
+    eventually(lambda: us.num_fds() <= ours and server.num_fds() <= its)
+
+
+def test_another_one_is_started_where_it_was_killed(folder: Path, servers: Servers) -> None:
+    ask(folder)
+    (first,) = servers()
+    first.kill()
+    assert ask(folder) == "one"
+    (second,) = servers()
+    assert second.pid != first.pid
+
+
+def test_it_ends_when_nobody_asks_and_comes_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers
+) -> None:
+    monkeypatch.setattr(drivers, "_IDLE_SECONDS", 0.2)
+    ask(folder)
+    eventually(lambda: not servers())
+    assert ask(folder) == "one"
+
+
+def test_it_does_not_end_under_a_driver(monkeypatch: pytest.MonkeyPatch, servers: Servers) -> None:
+    monkeypatch.setattr(drivers, "_IDLE_SECONDS", 0.2)
+    driver, writing = started()
+    with pytest.raises(TimeoutError):
+        driver.wait(1.0)
+    os.close(writing)
+    assert driver.wait(30) == 0
+    driver.close()
+    eventually(lambda: not servers())
+
+
+def test_a_driver_is_killed_with_it(folder: Path, servers: Servers) -> None:
+    driver, writing = started()
+    process = psutil.Process(driver.pid)
+    (server,) = servers()
+    assert process.ppid() == server.pid
+    server.kill()
+    assert driver.wait(30) == -signal.SIGKILL
+    eventually(lambda: all_gone([process]))
+    os.close(writing)
+    driver.close()
+    assert ask(folder) == "one"
+
+
+def test_what_a_driver_ended_with_is_told() -> None:
+    for number in (signal.SIGKILL, signal.SIGSEGV):
+        driver, writing = started()
+        assert driver.poll() is None
+        driver.signal(number)
+        assert driver.wait(30) == driver.poll() == -number
+        os.close(writing)
+        driver.close()
+
+
+def test_a_pid_is_kept_from_others_until_it_is_let_go_of() -> None:
+    driver, writing = started()
+    driver.kill()
+    driver.wait(30)
+    assert psutil.Process(driver.pid).status() == "zombie"
+    os.close(writing)
+    driver.close()
+    eventually(lambda: not psutil.pid_exists(driver.pid))
+
+
+def test_another_harbor_in_its_place_is_not_mixed_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers
+) -> None:
+    place = folder.parent / "packages" / "harbor"
+    place.mkdir(parents=True)
+    (place / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(place.parent))
+    with pytest.raises(ExecutorFailed):  # no Harbor at all, and so it is said
+        ask(folder)
+    (first,) = servers()
+    with pytest.raises(ExecutorFailed):
+        ask(folder)
+    assert servers() == [first]
+    place.rename(place.with_name("old"))
+    place.mkdir()
+    (place / "__init__.py").touch()
+    with pytest.raises(ExecutorFailed):
+        ask(folder)
+    eventually(lambda: all_gone([first]))
+    assert len(servers()) == 1
+
+
+def test_a_driver_begins_where_this_process_is_now(
+    folder: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(folder)
+    monkeypatch.chdir(folder.parent)
+    assert ask(Path("set")) == "one"
+    assert len(servers()) == 1
+
+
+def test_a_python_that_cannot_run_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = folder.parent / "python"
+    broken.write_text("#!/bin/sh\ncase $1 in -I) echo 3.12 0.26.0;; *) echo no such library >&2; exit 3;; esac\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("AEO_HARBOR_PYTHON", str(broken))
+    for _ in range(2):
+        with pytest.raises(ExecutorFailed, match="died: no such library"):
+            ask(folder)
+
+
+ASKER = """
+import os, sys
+from aeo.executors.harbor import drivers, program
+reading, writing = os.pipe()
+driver = drivers.start("run", stdin=reading, stdout=2, stderr=2, env=program.environment())
+print(driver.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_outlives_a_killed_asker() -> None:
+    asker = subprocess.Popen(
+        [sys.executable, "-c", ASKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert asker.stdout is not None
+        driver = psutil.Process(int(asker.stdout.readline()))
+        server = driver.parent()
+        assert server is not None
+        assert server.ppid() == asker.pid
+    finally:
+        asker.kill()
+        asker.communicate()
+    eventually(lambda: all_gone([driver, server]))
