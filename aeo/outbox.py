@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two rounds over what lies here.
 ROUND_SECONDS = 10.0
+#: What the manifest's name ends with once the controller was told.
+_SENT = ".sent"
 #: Trials whose state is asked for at once.
 _ASKED_AT_ONCE = 1000
 
@@ -87,7 +89,9 @@ def send_all(site: WorkerSite, folders: Sequence[Path]) -> dict[Path, AeoError]:
     except AeoError as error:
         return {**problems, **dict.fromkeys(arrived, error)}
     for folder in arrived:
-        _sent(folder).touch()
+        # A new name, as another file would cost more; where that fails it is sent once more.
+        with suppress(OSError):
+            manifest_of(folder).replace(_sent(folder))
     return problems
 
 
@@ -193,9 +197,12 @@ def _drop(folder: Path) -> None:
 
 
 def _entries(site: WorkerSite) -> Iterator[Path]:
-    for path in sorted(site.local.outbox.glob("*/*.json")):
-        yield path.with_name(path.name.removesuffix(".json"))
+    """The folders of runs that lie here, or are to come here: what has a manifest."""
+    for path in sorted(site.local.outbox.glob("*/*")):
+        if path.suffix in (".json", _SENT) and not path.name.startswith("."):
+            yield path.with_name(path.name.removesuffix(path.suffix))
 
 
 def _sent(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".sent")
+    """The manifest of a run that the controller was told of."""
+    return folder.with_name(folder.name + _SENT)

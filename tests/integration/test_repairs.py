@@ -534,7 +534,7 @@ def test_a_result_half_way_into_the_outbox(site: Site, tmp_path: Path, monkeypat
     stop = threading.Event()
     thread = threading.Thread(target=outbox.keep, args=(worker_site(site, tmp_path, "a"), stop))
     thread.start()
-    eventually(lambda: not list(place.local.outbox.rglob("*.json")))
+    eventually(lambda: not [path for path in place.local.outbox.rglob("*") if path.is_file()])
     stop.set()
     thread.join()
     assert trials.states(site.db, id) == dict.fromkeys(trials.states(site.db, id), TrialState.PENDING)

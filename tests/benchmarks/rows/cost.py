@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks import others, ours
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import disks, others, ours
 from benchmarks.figures import Line, Moments, Series, in_turn, ratios
 from benchmarks.rows.makespan import AEO, AGENTSCOPE, INSPECT, QUEUE
 from benchmarks.sizes import Found, Size
@@ -10,32 +14,39 @@ from benchmarks.workloads import EVEN
 
 TITLE = "Cost per trial: trials of 0 s on 4 slots"
 WHOLE = "the same, to the merged job"
+JOURNALED = "on ext4 with a journal"
 
 
 def measure(size: Size) -> Found:
     """Milliseconds from the first trial's start to the last result stored, by the number of trials."""
-    costs, whole = Series(unit="ms"), Series(unit="ms")
     what = f"{size.zero_trials} trials of 0 s"
+    here = disks.file_system(Path(tempfile.gettempdir()))
+    lines, facts = list(_measure(size, what, WHOLE)), {"trials": size.zero_trials, "slots": 4, "on": here}
+    if here == disks.NO_JOURNAL:
+        with disks.journaled() as problem:
+            facts[JOURNALED] = problem or "measured, too"
+            if not problem:
+                lines += _measure(size, f"{what}, {JOURNALED}", f"{WHOLE}, {JOURNALED}")
+    return Found(lines=tuple(lines), facts=facts)
+
+
+def _measure(size: Size, what: str, whole: str) -> Iterator[Line]:
+    costs = Series(unit="ms")
     with ours.pool(EVEN) as pool:
         for repetition in range(size.repeats):
             for system in in_turn((AEO, QUEUE, AGENTSCOPE, INSPECT), repetition):
                 moments = _run(system, size.zero_trials, pool)
                 costs.add(what, system, moments.makespan / size.zero_trials * 1000)
-                whole.add(WHOLE, system, (moments.returned - moments.first_start) / size.zero_trials * 1000)
+                costs.add(whole, system, (moments.returned - moments.first_start) / size.zero_trials * 1000)
     peers = (AGENTSCOPE, INSPECT)
-    compared = [
-        Line(what=what, system=f"AEO / {peer}", unit="ratio", values=ratios(costs.of(what, AEO), costs.of(what, peer)))
-        for peer in peers
-    ]
-    return Found(
-        lines=(
-            costs.line(what, AEO, at_most=4.0),
-            *(costs.line(what, peer, note="does not commit across machines") for peer in (*peers, QUEUE)),
-            *compared,
-            *(whole.line(WHOLE, system) for system in (AEO, *peers)),
-        ),
-        facts={"trials": size.zero_trials, "slots": 4},
-    )
+    yield costs.line(what, AEO, at_most=4.0)
+    for peer in (*peers, QUEUE):
+        yield costs.line(what, peer, note="does not commit across machines")
+    for peer in peers:
+        compared = ratios(costs.of(what, AEO), costs.of(what, peer))
+        yield Line(what=what, system=f"AEO / {peer}", unit="ratio", values=compared)
+    for system in (AEO, *peers):
+        yield costs.line(whole, system)
 
 
 def _run(system: str, trials: int, pool: ours.Pool) -> Moments:
