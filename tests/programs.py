@@ -158,6 +158,14 @@ class Api:
         self._client.close()
 
 
+def command_line(process: psutil.Process) -> list[str]:
+    """What a process was started with; nothing once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        found: list[str] = process.cmdline()
+        return found
+    return []
+
+
 def all_gone(family: Sequence[psutil.Process]) -> bool:
     """Whether none of these processes runs any more."""
     return not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

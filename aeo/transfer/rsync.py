@@ -43,6 +43,8 @@ _PERMANENT_WORDS = (
 )
 #: The last: what listens there is a tunnel, and the daemon behind it is away.
 _TEMPORARY_WORDS = ("max connections", "try again later", "did not see server greeting")
+#: rsync(1): "Error in file I/O", as of a folder that cannot be made.
+_FILE_ERROR = 11
 _NO_RSYNC_THERE = ("rsync: command not found", "rsync: not found", "command not found: rsync")
 #: No shell makes anything else of such a path.
 _SIMPLE = re.compile(r"[A-Za-z0-9/._+=@-]*")
@@ -62,7 +64,9 @@ class Ending:
     @property
     def no_parent(self) -> bool:
         """Whether a folder on the way may be missing on the other side."""
-        return self.code != 0 and "No such file or directory" in self.text
+        # What the other side says goes the way of the files, and can be lost when it hangs up right after it.
+        lost = self.code == _FILE_ERROR and not self.text
+        return lost or (self.code != 0 and "No such file or directory" in self.text)
 
     @property
     def permanent(self) -> bool:

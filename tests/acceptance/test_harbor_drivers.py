@@ -8,17 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import harbor_tasks as tasks
 import psutil
 import pytest
-from programs import all_gone
+from programs import all_gone, command_line
 from waiting import eventually
 
 from aeo.core.errors import ExecutorFailed
-from aeo.executors.harbor import drivers, program
+from aeo.executors.harbor import drivers
 from aeo.executors.harbor.drivers import Driver
 
 
@@ -37,17 +36,12 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     earlier = {child.pid for child in psutil.Process().children()}
 
     def started() -> list[psutil.Process]:
-        return [child for child in psutil.Process().children() if child.pid not in earlier and is_server(child)]
+        children = (child for child in psutil.Process().children() if child.pid not in earlier)
+        return [child for child in children if "aeo_harbor.fork_server" in command_line(child)]
 
     yield started
     monkeypatch.undo()
     eventually(lambda: not started())
-
-
-def is_server(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return "aeo_harbor.fork_server" in process.cmdline()
-    return False
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def started() -> tuple[Driver, int]:
     reading, writing = os.pipe()
     with open(os.devnull, "r+b") as null:  # noqa: PTH123
         channels = {"stdin": reading, "stdout": null.fileno(), "stderr": null.fileno()}
-        driver = drivers.start("run", **channels, env=program.environment())
+        driver = drivers.start("run", **channels, env={})
     os.close(reading)
     return driver, writing
 
@@ -75,7 +69,7 @@ def test_one_process_serves_all_that_ask_at_once(folder: Path, servers: Servers)
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(ask, [folder] * 48)) == ["one"] * 48
     (server,) = servers()
-    assert server.children() == []
+    eventually(lambda: not server.children())
 
 
 def test_nothing_is_left_open(folder: Path, servers: Servers) -> None:
@@ -115,7 +109,7 @@ def test_it_does_not_end_under_a_driver(monkeypatch: pytest.MonkeyPatch, servers
         driver.wait(1.0)
     os.close(writing)
     assert driver.wait(30) == 0
-    driver.close()
+    driver.end(30)
     eventually(lambda: not servers())
 
 
@@ -128,27 +122,60 @@ def test_a_driver_is_killed_with_it(folder: Path, servers: Servers) -> None:
     assert driver.wait(30) == -signal.SIGKILL
     eventually(lambda: all_gone([process]))
     os.close(writing)
-    driver.close()
+    driver.end(30)
     assert ask(folder) == "one"
+
+
+def test_it_leaves_an_end_in_order_to_who_asks(servers: Servers) -> None:
+    driver, writing = started()
+    assert driver.pid
+    (server,) = servers()
+    server.terminate()
+    with pytest.raises(TimeoutError):
+        driver.wait(1.0)
+    os.close(writing)
+    assert driver.wait(30) == 0
+    driver.end(30)
+
+
+def test_a_driver_that_is_let_go_of_is_killed() -> None:
+    driver, writing = started()
+    process = psutil.Process(driver.pid)
+    driver._connection.close()
+    eventually(lambda: all_gone([process]))
+    os.close(writing)
+
+
+def test_who_is_told_to_end_before_it_has_begun_never_does(folder: Path, servers: Servers) -> None:
+    driver, writing = started()
+    driver.signal(signal.SIGTERM)
+    driver.end(30)
+    assert driver.poll() == -signal.SIGKILL
+    assert ask(folder) == "one"
+    (server,) = servers()
+    eventually(lambda: not server.children())
+    os.close(writing)
 
 
 def test_what_a_driver_ended_with_is_told() -> None:
     for number in (signal.SIGKILL, signal.SIGSEGV):
         driver, writing = started()
+        assert driver.pid
         assert driver.poll() is None
         driver.signal(number)
         assert driver.wait(30) == driver.poll() == -number
         os.close(writing)
-        driver.close()
+        driver.end(30)
 
 
 def test_a_pid_is_kept_from_others_until_it_is_let_go_of() -> None:
     driver, writing = started()
+    assert driver.pid
     driver.kill()
     driver.wait(30)
     assert psutil.Process(driver.pid).status() == "zombie"
     os.close(writing)
-    driver.close()
+    driver.end(30)
     eventually(lambda: not psutil.pid_exists(driver.pid))
 
 
@@ -195,9 +222,9 @@ def test_a_python_that_cannot_run_is_told(folder: Path, monkeypatch: pytest.Monk
 
 ASKER = """
 import os, sys
-from aeo.executors.harbor import drivers, program
+from aeo.executors.harbor import drivers
 reading, writing = os.pipe()
-driver = drivers.start("run", stdin=reading, stdout=2, stderr=2, env=program.environment())
+driver = drivers.start("run", stdin=reading, stdout=2, stderr=2, env={})
 print(driver.pid, flush=True)
 sys.stdin.read()
 """

@@ -23,7 +23,7 @@ import pytest
 from harbor_tasks import HOST
 from needs import require
 from platforms import Platform
-from programs import free_port
+from programs import command_line, free_port
 from rsync_hosts import PASSWORD, missing, rsync_daemon
 from waiting import eventually
 
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_build_and_nothing_is_broken(engine: None, platform: Platf
 
         eventually(stopped, 30, pause=0.1)
         worker = next(one for one in platform.programs if "far" in one.process.cmdline())
-        eventually(lambda: not [child for child in worker.family() if "build" in child.cmdline()], 20, pause=0.1)
+        eventually(lambda: not [child for child in worker.family() if "build" in command_line(child)], 20, pause=0.1)
         # The worker takes the next order, and what came stayed.
         again = platform.aeo("datasets", "prefetch", "slow-set", "--task", "fast", "--wait")
         assert again.ends(60) == 0, again.output

@@ -18,7 +18,7 @@ from benchmarks.figures import Moments
 from benchmarks.others import scratch
 from benchmarks.workloads import Machine
 from platforms import Platform
-from programs import TOKEN
+from programs import TOKEN, command_line
 
 #: Seconds that programs get to come up, and an evaluation gets at most where nobody says otherwise.
 UP_SECONDS, LIMIT = 120.0, 600.0
@@ -125,10 +125,9 @@ class Pool:
         controller, *workers = self.platform.programs
         found: dict[str, list[psutil.Process]] = {kind: [] for kind in ("control", "web")}
         for process in controller.family():
-            with suppress(psutil.Error):
-                kind = process.cmdline()[-1:]
-                if kind and kind[0] in found:
-                    found[kind[0]].append(process)
+            kind = command_line(process)[-1:]
+            if kind and kind[0] in found:
+                found[kind[0]].append(process)
         server = int((self.platform.shared / "redis" / "pid").read_text())
         return {**found, "server": [psutil.Process(server)], "worker": [program.process for program in workers]}
 

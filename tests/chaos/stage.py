@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import psutil
-from programs import TOKEN, Api, Program, free_port
+from programs import TOKEN, Api, Program, command_line, free_port
 from waiting import eventually
 
 from aeo.store.connection import Db, connect
@@ -110,9 +110,8 @@ class Stage:
     def role(self, name: str) -> psutil.Process:
         """The controller's child that is this process: ``control`` or ``web``."""
         for process in self.controller.process.children():
-            with suppress(psutil.NoSuchProcess):
-                if process.cmdline()[-1:] == [name]:
-                    return process
+            if command_line(process)[-1:] == [name]:
+                return process
         raise AssertionError(f"no {name} process")
 
     def server(self) -> psutil.Process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -270,9 +271,11 @@ def test_without_docker_nothing_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_heartbeat_does_not_wait_for_docker(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
-    counter = images.Images(a_docker(tmp_path, f"echo x >> {asked}; cat {tmp_path}/answer"))
-    (tmp_path / "answer").write_text("a\nb\n")
-    assert counter.count() is None
+    answer = tmp_path / "answer"
+    os.mkfifo(answer)
+    counter = images.Images(a_docker(tmp_path, f"echo x >> {asked}; cat {answer}"))
+    assert counter.count() is None  # it answers when somebody writes
+    answer.write_text("a\nb\n")
     assert eventually(counter.count) == 2
     for _ in range(5):
         counter.count()

@@ -173,6 +173,8 @@ def test_what_a_batch_left_is_known_by_its_manifest(site: Site, tmp_path: Path) 
     batches.run(place, status.batch)
     place.sender.finish(place)
     (folder,) = (path for path in (place.local.outbox / id).iterdir() if path.is_dir())
-    assert manifest_of(folder).is_file()
+    # The controller was told of it, and so its name says.
+    assert folder.with_name(folder.name + ".sent").is_file()
+    assert not manifest_of(folder).exists()
     outbox.tidy(place, id)
     assert folder.exists(), "it is not committed"

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from needs import require
-from programs import free_port
+from programs import command_line, free_port
 from rsync_hosts import PASSWORD, missing, rsync_daemon, ssh_server
 from waiting import eventually
 
@@ -487,6 +487,7 @@ def test_what_is_small_is_copied_on_one_machine(tmp_path: Path, run_dir: Path, m
         (5, "@ERROR: auth failed on module aeo", True),
         (5, "@ERROR: max connections (4) reached -- try again later", False),
         (10, "failed to connect: Connection refused (111)", False),
+        (11, "", False),
         (11, 'write failed on "x": No space left on device (28)', False),
         (12, "connection unexpectedly closed", False),
         (12, "bash: line 1: rsync: command not found", True),
@@ -508,6 +509,14 @@ def test_which_endings_are_permanent(code: int, text: str, permanent: bool) -> N
     assert caught.value.permanent is permanent
     assert text in str(caught.value)
     assert ("Install the package rsync there" in str(caught.value)) == ("rsync: " in text and "not found" in text)
+
+
+def test_a_message_that_was_lost_may_be_of_a_missing_folder() -> None:
+    """Seen with rsync 3.2 over ssh: the other side says that it cannot make the folder, and hangs up."""
+    assert rsync.Ending(code=11, text="").no_parent
+    assert rsync.Ending(code=11, text='mkdir "/x/y" failed: No such file or directory (2)').no_parent
+    assert not rsync.Ending(code=11, text='write failed on "x": No space left on device (28)').no_parent
+    assert not rsync.Ending(code=0, text="").no_parent
 
 
 @contextmanager
@@ -577,7 +586,7 @@ def test_an_interrupted_push_goes_on_where_it_stopped(
         pushing.start()
         assert stopped.wait(120)
         if how == "rsync killed":
-            children = [child for child in psutil.Process().children() if f":{port}/" in _command_line(child)]
+            children = [child for child in psutil.Process().children() if f":{port}/" in " ".join(command_line(child))]
             assert len(children) == 1
             children[0].kill()
         cut.set()
@@ -611,13 +620,6 @@ def test_a_restarted_daemon_takes_the_push(tmp_path: Path, run_dir: Path) -> Non
     with rsync_daemon(tmp_path / "root", tmp_path / "second", port=remote.port):
         move.push(remote, run_dir, "inbox/e1/task__1.t0k", password=PASSWORD)
     manifest.verify(made(run_dir), tmp_path / "root/inbox/e1/task__1.t0k")
-
-
-def _command_line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:  # it has ended since
-        return ""
 
 
 def _unique(request: pytest.FixtureRequest) -> str:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +25,8 @@ from aeo.executors.harbor.python import HarborPython, harbor_python
 
 #: Seconds planning or merging may take.
 _CALL_SECONDS = 1800.0
+#: Seconds a killed driver gets to be gone.
+_KILL_SECONDS = 5.0
 #: Seconds after the last driver until the process they are forked from ends.
 _IDLE_SECONDS = 900.0
 #: Seconds of one look at what the process says.
@@ -68,27 +70,32 @@ class Driver:
         return self._code
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it lives."""
-        if self.pid and self.poll() is None:
+        """Send it a signal, if it lives and has begun."""
+        if self.poll() is None and self._pid:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self._pid, number)
 
     def kill(self) -> None:
-        """End it and its group at once."""
+        """End it and its group at once, if it has begun."""
+        self.poll()
         # Its number is nobody else's until the connection is closed.
-        if self.pid and self._connection.fileno() >= 0:
+        if self._pid and self._connection.fileno() >= 0:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
+
+    def end(self, seconds: float) -> None:
+        """Kill it, wait so long for its end, and let go of it; one that has not begun by then never does."""
+        self.kill()
+        if self._pid:
+            with suppress(TimeoutError):
+                self.wait(seconds)
+        with self._lock:
+            self._connection.close()
+            self._code = -signal.SIGKILL if self._code is None else self._code
 
     def complaints(self) -> bytes:
         """The end of what the process said that it was, or was to be, forked from."""
         return self._server.complaints()
-
-    def close(self) -> None:
-        """Let go of it: whoever lives on is not known any more."""
-        with self._lock:
-            self._connection.close()
-            self._code = -signal.SIGKILL if self._code is None else self._code
 
     def _read(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
         until = time.monotonic() + seconds
@@ -131,6 +138,7 @@ class _Server:
         self.proven = False
         #: It has ended, or serves no more.
         self.gone = False
+        self._environment = program.environment()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as this lives
         with theirs:
@@ -140,26 +148,21 @@ class _Server:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno()],
-                env=program.environment(),
+                env=self._environment,
                 cwd="/",
                 start_new_session=True,
             )
         threading.Thread(target=process.wait, name="harbor", daemon=True).start()
 
-    def fork(self, request: bytes, channels: tuple[int, int, int]) -> Driver:
+    def fork(self, verb: str, cwd: str, env: Mapping[str, str], channels: Sequence[int]) -> Driver:
         """Ask for a driver; does not wait for it."""
+        wanted = {**program.environment(), **env}
+        changed = {name for name, _value in self._environment.items() ^ wanted.items()}
+        request = {"verb": verb, "cwd": cwd, "env": {name: wanted.get(name) for name in changed}}
         ours, theirs = socket.socketpair()
-        asked = os.memfd_create("request")
-        try:
-            with os.fdopen(os.dup(asked), "wb") as file:
-                file.write(request)
-            os.lseek(asked, 0, os.SEEK_SET)
-            # Where the server is gone the connection ends, which the driver's reader sees.
-            with suppress(OSError):
-                socket.send_fds(self._control, [b"."], [theirs.fileno(), asked, *channels])
-        finally:
-            os.close(asked)
-            theirs.close()
+        # Where the server is gone the connection ends, which the driver's reader sees.
+        with theirs, suppress(OSError):
+            socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno(), *channels])
         return Driver(self, ours)
 
     def complaints(self) -> bytes:
@@ -178,6 +181,7 @@ _server: _Server | None = None
 
 
 def _key(python: HarborPython) -> tuple[object, ...]:
+    # Python itself reads its variables at its start; the others are each driver's own.
     settings = sorted((name, value) for name, value in program.environment().items() if name.startswith("PYTHON"))
     return os.getpid(), python, *settings
 
@@ -199,21 +203,23 @@ def start(
     cwd: str | Path | None = None,
     env: Mapping[str, str],
 ) -> Driver:
-    """Start a driver with these file descriptors; it is the leader of its own group and dies with this process.
+    """Start a driver with these file descriptors and these variables besides `program.environment`.
+
+    It is the leader of its own group and dies with this process.
 
     Raises:
         Unavailable: there is no Harbor.
         OSError: no process can be started.
     """
     python = harbor_python()
-    request = json.dumps({"verb": verb, "cwd": str(cwd or Path.cwd()), "env": dict(env)}).encode()
+    asked = verb, str(cwd or Path.cwd()), env, (stdin, stdout, stderr)
     server = _serving(python)
     at_once = server.proven
-    driver = server.fork(request, (stdin, stdout, stderr))
+    driver = server.fork(*asked)
     if at_once and not driver.pid:
         # It had just ended, or Harbor is another one by now.
-        driver.close()
-        driver = _serving(python).fork(request, (stdin, stdout, stderr))
+        driver.end(0)
+        driver = _serving(python).fork(*asked)
     return driver
 
 
@@ -235,13 +241,12 @@ def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
                 stderr=errors.fileno(),
                 # What a metric's script finds around it must not depend on where this process was started.
                 cwd="/" if verb == "merge" else None,
-                env=program.environment(**program.with_uv()),
+                env=program.with_uv(),
             )
             try:
                 driver.wait(_CALL_SECONDS)
             finally:
-                driver.kill()
-                driver.close()
+                driver.end(_KILL_SECONDS)
         except OSError as error:
             raise ExecutorFailed(f"Harbor's driver ({verb}) did not end: {error}") from error
         try:

@@ -127,7 +127,7 @@ class HarborSession:
                 stdout=events.fileno(),
                 stderr=log.fileno(),
                 cwd=self._scratch,
-                env=program.environment(AEO_HARBOR_SCRATCH=str(self._scratch)),
+                env={"AEO_HARBOR_SCRATCH": str(self._scratch)},
             )
         with self._lock:
             self._driver = driver
@@ -203,10 +203,7 @@ class HarborSession:
         with self._lock:
             driver, self._driver, self._ready = self._driver, None, False
         if driver is not None:
-            driver.kill()
-            with suppress(TimeoutError):
-                driver.wait(_KILL_SECONDS)
-            driver.close()
+            driver.end(_KILL_SECONDS)
         self._close_pipes()
         if driver is not None:
             leftovers.clean(self._scratch)

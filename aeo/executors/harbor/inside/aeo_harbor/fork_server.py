@@ -4,11 +4,11 @@
 
     python -m aeo_harbor.fork_server FD SECONDS
 
-``FD`` is a socket of whole messages. Each message on it carries five file descriptors: a connection, a file with what
-is asked for (JSON: ``verb``, ``cwd``, ``env``), and what becomes the driver's standard input, output and error. On the
-connection the asker is told ``pid N``, and ``exit CODE`` when the driver has ended, negative for a signal. Until the
-asker closes the connection the pid is not used again. A connection that ends without a pid has no driver: ask another
-server.
+``FD`` is a socket of whole messages. Each is JSON (``verb``, ``cwd``, and ``env``: where the driver's variables differ
+from those this server was started with; null for none) and carries four file descriptors: a connection, and what
+becomes the driver's standard input, output and error. On the connection the asker is told ``pid N``, and ``exit CODE``
+when the driver has ended, negative for a signal. Until the asker closes the connection the pid is not used again; a
+driver that lives then is killed. A connection that ends without a pid has no driver: ask another server.
 
 Where the asker is gone (the socket ends) drivers are told to stop in order, and are killed when they do not. Where this
 server is killed they are killed with it. It ends when nobody has asked for ``SECONDS``.
@@ -41,8 +41,8 @@ _LOADED = (
 #: Seconds that drivers get to end in order.
 _LAST_SECONDS = 70.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-#: File descriptors of a message.
-_FDS = 5
+#: File descriptors of a message, and bytes at most.
+_FDS, _BYTES = 4, 1024 * 1024
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,64 +58,70 @@ class _Server:
         self._children: list[_Child] = []
         self._identity = _identity()
         self._selector = selectors.DefaultSelector()
-        self._wakeup, wakes = socket.socketpair()
-        for end in (self._wakeup, wakes):
+        self._wakeup, self._wakes = socket.socketpair()
+        for end in (self._wakeup, self._wakes):
             end.setblocking(False)
-        self._wakes = wakes
-        # A handler is needed for the number of a signal to be written there.
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        self._selector.register(control, selectors.EVENT_READ)
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        for end in (control, self._wakeup):
+            self._selector.register(end, selectors.EVENT_READ)
 
     def serve(self, seconds: float) -> None:
+        # A handler is needed for the number of a signal to be written there.
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        # Whoever ends a whole group of processes in order means the drivers: when the asker has ended, so does this.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
             ready = self._selector.select(None if self._children else seconds)
             if not ready and not self._children:
                 return
             for key, _events in ready:
                 if key.fileobj is self._control:
-                    _byte, fds, _flags, _address = socket.recv_fds(self._control, 1, _FDS)
-                    if len(fds) != _FDS:
+                    request, fds, _flags, _address = socket.recv_fds(self._control, _BYTES, _FDS)
+                    if not request:
                         return
-                    self._take(fds)
+                    self.take(json.loads(request), fds)
                 elif key.fileobj is self._wakeup:
                     self._wakeup.recv(4096)
                 else:
                     self._hang_up(key.data)
             self._look()
 
-    def _take(self, fds: list[int]) -> None:
-        connection = socket.socket(fileno=fds[0])
-        if self._identity != _identity():
-            # Harbor was installed anew: parts of two versions do not go together.
-            connection.close()
-        else:
+    def take(self, request: dict, fds: list[int]) -> None:
+        """Fork a driver, unless Harbor was installed anew: parts of two versions do not go together."""
+        connection, channels, server = socket.socket(fileno=fds[0]), fds[1:], os.getpid()
+        try:
+            if self._identity != _identity():
+                connection.close()
+                return
             pid = os.fork()
             if pid == 0:
-                self._become_driver(connection, fds[1:])
+                self._become_driver(request, connection, channels, server)
             _lead_group(pid)
             child = _Child(pid=pid, connection=connection)
             self._children.append(child)
             self._selector.register(connection, selectors.EVENT_READ, child)
-            _say(child, f"pid {pid}\n")
-        for fd in fds[1:]:
-            os.close(fd)
+            _say(connection, f"pid {pid}\n")
+        except OSError as error:
+            os.write(channels[2], f"no driver can be started: {error}\n".encode())
+            _say(connection, "exit 1\n")
+            connection.close()
+        finally:
+            for fd in channels:
+                os.close(fd)
 
-    def _become_driver(self, connection: socket.socket, channels: list[int]) -> None:
+    def _become_driver(self, request: dict, connection: socket.socket, channels: list[int], server: int) -> None:
         code = 1
         try:
             _lead_group(0)
-            _die_with(os.getppid())
+            _die_with(server)
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             self._selector.close()
-            for end in (self._control, self._wakeup, self._wakes, *(child.connection for child in self._children)):
+            others = (child.connection for child in self._children)
+            for end in (self._control, self._wakeup, self._wakes, connection, *others):
                 end.close()
-            connection.close()
-            with os.fdopen(channels[0], "rb") as file:
-                request = json.load(file)
-            for place, fd in enumerate(channels[1:]):
+            for place, fd in enumerate(channels):
                 os.dup2(fd, place)
                 os.close(fd)
             _obey(request)
@@ -137,7 +143,7 @@ class _Server:
             if ended is not None:
                 code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
                 child.told = True
-                _say(child, f"exit {code}\n")
+                _say(child.connection, f"exit {code}\n")
                 if child.connection.fileno() < 0:
                     self._forget(child)
 
@@ -147,6 +153,9 @@ class _Server:
         child.connection.close()
         if child.told:
             self._forget(child)
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
     def _forget(self, child: _Child) -> None:
         os.waitpid(child.pid, 0)
@@ -179,24 +188,28 @@ def _identity() -> tuple[int, int]:
     return 0, 0
 
 
-def _say(child: _Child, line: str) -> None:
+def _say(connection: socket.socket, line: str) -> None:
     with suppress(OSError):
-        child.connection.sendall(line.encode())
+        connection.sendall(line.encode())
 
 
 def _obey(request: dict) -> None:
     """Be the driver that is asked for."""
-    os.environ.clear()
-    os.environ.update(request["env"])
-    time.tzset()
+    for name, value in request["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     os.chdir(request["cwd"])
-    # As `python -m` has it where it is started.
-    sys.path[0] = request["cwd"]
+    if not sys.flags.safe_path:
+        # As `python -m` has it where it is started.
+        sys.path[0] = request["cwd"]
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"harbor-{request['verb']}".encode(), 0, 0, 0)
     driver.obey(request["verb"])
 
 
 def _die_with(parent: int) -> None:
+    """Be killed when the parent is."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -208,6 +221,7 @@ def _main() -> None:
     for name in _LOADED:
         with suppress(Exception):
             importlib.import_module(name)
+    sys.stdout.flush()
     # What is there now is never looked at again, and stays shared with all drivers.
     gc.collect()
     gc.freeze()
