@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,6 +44,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
 
     yield started
     monkeypatch.undo()
+    gc.collect()  # a caught error may still hold a driver
     eventually(lambda: not started())
 
 
@@ -56,11 +60,10 @@ def ask(folder: Path) -> object:
 
 
 def started() -> tuple[Driver, int]:
-    """A driver that waits for what to do, and our end of its input."""
+    """A driver that waits for what to do, and our end of its input; it may not have begun yet."""
     reading, writing = os.pipe()
     with open(os.devnull, "r+b") as null:  # noqa: PTH123
-        channels = {"stdin": reading, "stdout": null.fileno(), "stderr": null.fileno()}
-        driver = drivers.start("run", **channels, env={})
+        driver = drivers.start("run", stdin=reading, stdout=null.fileno(), stderr=null.fileno(), env={})
     os.close(reading)
     return driver, writing
 
@@ -115,6 +118,7 @@ def test_it_does_not_end_under_a_driver(monkeypatch: pytest.MonkeyPatch, servers
 
 def test_a_driver_is_killed_with_it(folder: Path, servers: Servers) -> None:
     driver, writing = started()
+    assert driver.begun()
     process = psutil.Process(driver.pid)
     (server,) = servers()
     assert process.ppid() == server.pid
@@ -128,7 +132,7 @@ def test_a_driver_is_killed_with_it(folder: Path, servers: Servers) -> None:
 
 def test_it_leaves_an_end_in_order_to_who_asks(servers: Servers) -> None:
     driver, writing = started()
-    assert driver.pid
+    assert driver.begun()
     (server,) = servers()
     server.terminate()
     with pytest.raises(TimeoutError):
@@ -138,29 +142,39 @@ def test_it_leaves_an_end_in_order_to_who_asks(servers: Servers) -> None:
     driver.end(30)
 
 
-def test_a_driver_that_is_let_go_of_is_killed() -> None:
-    driver, writing = started()
+def test_a_driver_that_is_let_go_of_may_end_in_order() -> None:
+    reading, writing = os.pipe()
+    heard, says = os.pipe()
+    driver = drivers.start("run", stdin=reading, stdout=says, stderr=says, env={})
+    for end in (reading, says):
+        os.close(end)
+    with os.fdopen(heard) as lines:
+        assert "ready" in lines.readline()
+    assert driver.begun()
     process = psutil.Process(driver.pid)
-    driver._connection.close()
-    eventually(lambda: all_gone([process]))
+    driver._connection.close()  # as when the asker is killed
+    # It is told to stop, and has nothing to stop; it is not killed.
+    with pytest.raises(psutil.TimeoutExpired):
+        process.wait(0.5)
     os.close(writing)
+    eventually(lambda: all_gone([process]))
 
 
 def test_who_is_told_to_end_before_it_has_begun_never_does(folder: Path, servers: Servers) -> None:
     driver, writing = started()
     driver.signal(signal.SIGTERM)
     driver.end(30)
+    os.close(writing)
     assert driver.poll() == -signal.SIGKILL
     assert ask(folder) == "one"
     (server,) = servers()
     eventually(lambda: not server.children())
-    os.close(writing)
 
 
 def test_what_a_driver_ended_with_is_told() -> None:
     for number in (signal.SIGKILL, signal.SIGSEGV):
         driver, writing = started()
-        assert driver.pid
+        assert driver.begun()
         assert driver.poll() is None
         driver.signal(number)
         assert driver.wait(30) == driver.poll() == -number
@@ -170,7 +184,7 @@ def test_what_a_driver_ended_with_is_told() -> None:
 
 def test_a_pid_is_kept_from_others_until_it_is_let_go_of() -> None:
     driver, writing = started()
-    assert driver.pid
+    assert driver.begun()
     driver.kill()
     driver.wait(30)
     assert psutil.Process(driver.pid).status() == "zombie"
@@ -192,7 +206,7 @@ def test_another_harbor_in_its_place_is_not_mixed_with_it(
     with pytest.raises(ExecutorFailed):
         ask(folder)
     assert servers() == [first]
-    place.rename(place.with_name("old"))
+    shutil.rmtree(place)
     place.mkdir()
     (place / "__init__.py").touch()
     with pytest.raises(ExecutorFailed):
@@ -225,6 +239,7 @@ import os, sys
 from aeo.executors.harbor import drivers
 reading, writing = os.pipe()
 driver = drivers.start("run", stdin=reading, stdout=2, stderr=2, env={})
+driver.begun()
 print(driver.pid, flush=True)
 sys.stdin.read()
 """
@@ -244,3 +259,47 @@ def test_nothing_outlives_a_killed_asker() -> None:
         asker.kill()
         asker.communicate()
     eventually(lambda: all_gone([driver, server]))
+
+
+def test_where_loading_hangs_a_stop_ends_it_and_the_next_asks_another(
+    folder: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = folder.parent / "asked"
+    hangs = folder.parent / "python"
+    hangs.write_text(f"#!/bin/sh\ncase $1 in -I) echo 3.12 0.26.0;; *) echo x >> {asked}; exec sleep 600;; esac\n")
+    hangs.chmod(0o755)
+    real = drivers.harbor_python()
+    monkeypatch.setenv("AEO_HARBOR_PYTHON", str(hangs))
+    driver, writing = started()
+    began: list[bool] = []
+    waits = threading.Thread(target=lambda: began.append(driver.begun()))
+    waits.start()
+    eventually(asked.exists)
+    driver.kill()
+    waits.join(60)
+    assert began == [False]
+    os.close(writing)
+    again, writing = started()
+    eventually(lambda: asked.read_text() == "x\nx\n")
+    again.end(0)
+    os.close(writing)
+    assert not again.begun()
+    eventually(lambda: not [child for child in psutil.Process().children() if child.name() == "sleep"])
+    monkeypatch.setenv("AEO_HARBOR_PYTHON", str(real.path))
+    assert ask(folder) == "one"
+
+
+def test_a_number_that_is_anothers_by_now_is_not_killed(servers: Servers) -> None:
+    driver, writing = started()
+    assert driver.begun()
+    (server,) = servers()
+    server.kill()
+    driver.wait(30)
+    os.close(writing)
+    with subprocess.Popen(["sleep", "600"], process_group=0) as other:  # the number, given to somebody else
+        driver.pid = other.pid
+        driver.kill()
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+        other.kill()
+    driver.end(0)

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from harbor_tasks import HOST, Run
 from needs import require
+from programs import command_line
 from waiting import eventually
 
 from aeo import codec
@@ -140,7 +141,10 @@ def agent_hangs() -> bool:
 
 
 def descendants() -> list[psutil.Process]:
-    return [process for process in psutil.Process().children(recursive=True) if process.status() != "zombie"]
+    """What runs below this process, but for the process that drivers are forked from."""
+    servers = [child for child in psutil.Process().children() if "aeo_harbor.fork_server" in command_line(child)]
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if process not in servers and process.status() != "zombie"]
 
 
 def test_a_stopped_trial_ends_soon_and_says_cancelled(hanging: Run) -> None:

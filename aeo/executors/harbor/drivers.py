@@ -6,6 +6,7 @@ with this process.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,13 +15,14 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from aeo.core.errors import ExecutorFailed
-from aeo.executors.harbor import program
+from aeo.executors.harbor import leftovers, program
 from aeo.executors.harbor.python import HarborPython, harbor_python
 
 #: Seconds planning or merging may take.
@@ -44,14 +46,17 @@ class Driver:
         self._connection = connection
         self._lock = threading.Lock()
         self._said = b""
-        self._pid = 0
+        #: Its process id, and its group's; 0 before it has begun, and where it never did.
+        self.pid = 0
+        self._identity = ""
         self._code: int | None = None
 
-    @property
-    def pid(self) -> int:
-        """Its process id, and its group's; waits for it. 0 where there was never a process."""
-        self._read(_LOAD_SECONDS, lambda: bool(self._pid))
-        return self._pid
+    def begun(self) -> bool:
+        """Wait until it has begun; whether it ever did."""
+        self._read(_LOAD_SECONDS, lambda: bool(self.pid))
+        if not self.pid:
+            self._server.give_up()
+        return bool(self.pid)
 
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it lives."""
@@ -66,32 +71,40 @@ class Driver:
         """
         self._read(seconds)
         if self._code is None:
-            raise TimeoutError(f"the driver {self._pid} has not ended after {seconds} s")
+            raise TimeoutError(f"the driver {self.pid} has not ended after {seconds} s")
         return self._code
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it lives and has begun."""
-        if self.poll() is None and self._pid:
+        """Send it a signal, if it has begun and lives."""
+        if self.poll() is None and self.pid:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(self._pid, number)
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it and its group at once, if it has begun."""
+        """End it and its group at once; one that has not begun never does."""
         self.poll()
-        # Its number is nobody else's until the connection is closed.
-        if self._pid and self._connection.fileno() >= 0:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)
+        with self._lock:
+            if not self.pid:
+                self._let_go()
+            elif self._connection.fileno() >= 0 and self._is_its_number():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
+
+    def _is_its_number(self) -> bool:
+        # Nobody else's until the connection is closed, but where what it was forked from was killed.
+        return leftovers.identity(self.pid) in (self._identity, f"{self.pid} ")
 
     def end(self, seconds: float) -> None:
-        """Kill it, wait so long for its end, and let go of it; one that has not begun by then never does."""
+        """Kill it, wait so long for its end, and let go of it."""
         self.kill()
-        if self._pid:
-            with suppress(TimeoutError):
-                self.wait(seconds)
+        with suppress(TimeoutError):
+            self.wait(seconds)
         with self._lock:
-            self._connection.close()
-            self._code = -signal.SIGKILL if self._code is None else self._code
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._connection.close()
+        self._code = -signal.SIGKILL if self._code is None else self._code
 
     def complaints(self) -> bytes:
         """The end of what the process said that it was, or was to be, forked from."""
@@ -118,7 +131,8 @@ class Driver:
         for line in lines:
             what, number = line.split()
             if what == b"pid":
-                self._pid = int(number)
+                self.pid = int(number)
+                self._identity = leftovers.identity(self.pid)
                 self._server.proven = True
             else:
                 self._code = int(number)
@@ -132,48 +146,66 @@ class _Server:
     """The process that has Harbor loaded."""
 
     def __init__(self, python: HarborPython) -> None:
-        #: Where these have changed, another one is needed.
+        #: Where this has changed, another one is needed: much is read when Python starts and Harbor is loaded.
         self.key = _key(python)
         #: It has forked a driver, and does so at once.
         self.proven = False
         #: It has ended, or serves no more.
         self.gone = False
-        self._environment = program.environment()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as this lives
+        # Its process ends when the socket does.
+        weakref.finalize(self, _close, self._control, self._errors)
         with theirs:
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [str(python.path), "-m", "aeo_harbor.fork_server", str(theirs.fileno()), str(_IDLE_SECONDS)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno()],
-                env=self._environment,
+                env=program.environment(),
                 cwd="/",
                 start_new_session=True,
             )
-        threading.Thread(target=process.wait, name="harbor", daemon=True).start()
+        try:
+            threading.Thread(target=self._process.wait, name="harbor", daemon=True).start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
 
-    def fork(self, verb: str, cwd: str, env: Mapping[str, str], channels: Sequence[int]) -> Driver:
-        """Ask for a driver; does not wait for it."""
-        wanted = {**program.environment(), **env}
-        changed = {name for name, _value in self._environment.items() ^ wanted.items()}
-        request = {"verb": verb, "cwd": cwd, "env": {name: wanted.get(name) for name in changed}}
+    def fork(self, request: bytes, channels: Sequence[int]) -> Driver:
+        """Ask for a driver; does not wait for it.
+
+        Raises:
+            OSError: it cannot be asked now.
+        """
         ours, theirs = socket.socketpair()
-        # Where the server is gone the connection ends, which the driver's reader sees.
-        with theirs, suppress(OSError):
-            socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno(), *channels])
-        return Driver(self, ours)
+        driver = Driver(self, ours)
+        with theirs:
+            try:
+                socket.send_fds(self._control, [request], [theirs.fileno(), *channels])
+            except (BrokenPipeError, ConnectionResetError):
+                # It is gone: the connection ends, which the driver's reader sees.
+                pass
+            except OSError:
+                driver.end(0)
+                raise
+        return driver
+
+    def give_up(self) -> None:
+        """Ask it no more; where it has forked nothing it may hang, and is killed."""
+        self.gone = True
+        if not self.proven:
+            self._process.kill()
 
     def complaints(self) -> bytes:
         """The end of what it said itself."""
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), 4096, max(0, size - 4096))
 
-    def __del__(self) -> None:
-        # Its process ends when the socket does.
-        for held in (self._control, self._errors):
-            held.close()
+
+def _close(control: socket.socket, errors: IO[bytes]) -> None:
+    control.close()
+    errors.close()
 
 
 _lock = threading.Lock()
@@ -181,9 +213,7 @@ _server: _Server | None = None
 
 
 def _key(python: HarborPython) -> tuple[object, ...]:
-    # Python itself reads its variables at its start; the others are each driver's own.
-    settings = sorted((name, value) for name, value in program.environment().items() if name.startswith("PYTHON"))
-    return os.getpid(), python, *settings
+    return os.getpid(), python, program.environment()
 
 
 def _serving(python: HarborPython) -> _Server:
@@ -212,14 +242,14 @@ def start(
         OSError: no process can be started.
     """
     python = harbor_python()
-    asked = verb, str(cwd or Path.cwd()), env, (stdin, stdout, stderr)
+    request = json.dumps({"verb": verb, "cwd": str(cwd or Path.cwd()), "env": dict(env)}).encode()
     server = _serving(python)
     at_once = server.proven
-    driver = server.fork(*asked)
-    if at_once and not driver.pid:
+    driver = server.fork(request, (stdin, stdout, stderr))
+    if at_once and not driver.begun():
         # It had just ended, or Harbor is another one by now.
         driver.end(0)
-        driver = _serving(python).fork(*asked)
+        driver = _serving(python).fork(request, (stdin, stdout, stderr))
     return driver
 
 
@@ -252,7 +282,7 @@ def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             said: dict[str, Any] = json.loads(_all(answer))
         except ValueError:
-            last = program.last_lines(_all(errors) or driver.complaints())
+            last = program.last_lines(_all(errors) if driver.pid else driver.complaints())
             raise ExecutorFailed(f"Harbor's driver ({verb}) died: {last}") from None
     if "error" in said:
         raise ExecutorFailed(f"Harbor could not {verb}: {said['error']}")

@@ -32,7 +32,7 @@ def folder(workdir: Path) -> Path:
 
 def own(scratch: Path) -> None:
     """Mark a scratch folder as this process's."""
-    (scratch / "owner").write_text(_identity(os.getpid()))
+    (scratch / "owner").write_text(identity(os.getpid()))
 
 
 def disown(scratch: Path) -> None:
@@ -44,7 +44,7 @@ def note_process(scratch: Path, pid: int) -> None:
     """Note a process that must not outlive the session."""
     processes = scratch / "processes"
     processes.mkdir(exist_ok=True)
-    (processes / str(pid)).write_text(_identity(pid))
+    (processes / str(pid)).write_text(identity(pid))
 
 
 def note_trial(scratch: Path, trial: str, content: Path | None) -> None:
@@ -96,10 +96,10 @@ def _owner_lives(scratch: Path) -> bool:
         pid, started = (scratch / "owner").read_text().split()
     except (OSError, ValueError):
         return False
-    return pid.isdigit() and _identity(int(pid)) == f"{pid} {started}"
+    return pid.isdigit() and identity(int(pid)) == f"{pid} {started}"
 
 
-def _identity(pid: int) -> str:
+def identity(pid: int) -> str:
     """A pid with its start time: pids are used again. Without a start time the process is gone."""
     try:
         stat_line = Path(f"/proc/{pid}/stat").read_text()
@@ -120,14 +120,14 @@ def _kill_processes(processes: Path) -> None:
         pid = path.name
         with suppress(OSError, ValueError):
             noted = path.read_text()
-            if pid.isdigit() and noted.split()[1:] and _identity(int(pid)) == noted:
-                # Each is the leader of its own group and session.
+            if pid.isdigit() and noted.split()[1:] and identity(int(pid)) == noted:
+                # Each is the leader of its own group.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(int(pid), signal.SIGKILL)
                 killed.append((int(pid), noted))
         path.unlink(missing_ok=True)
     deadline = time.monotonic() + _GONE_SECONDS
-    while any(_identity(pid) == noted for pid, noted in killed) and time.monotonic() < deadline:
+    while any(identity(pid) == noted for pid, noted in killed) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 

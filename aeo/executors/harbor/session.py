@@ -109,8 +109,9 @@ class HarborSession:
     def _started(self) -> Driver:
         driver = self._driver if self._driver is not None and self._driver.poll() is None else self._start()
         if not self._ready:
-            if driver.pid:
-                leftovers.note_process(self._scratch, driver.pid)
+            if not driver.begun():
+                raise ExecutorFailed(self._died(driver))
+            leftovers.note_process(self._scratch, driver.pid)
             self._send(driver, {"verb": "header", "header": self._header})
             self._follow(driver, lambda _phase: None)
             self._ready = True
@@ -162,8 +163,8 @@ class HarborSession:
         code = driver.poll()
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         with suppress(OSError):
-            log = (self._scratch / "driver.log").read_bytes()[-4096:]
-            said = program.last_lines(log or driver.complaints())
+            log = (self._scratch / "driver.log").read_bytes()[-4096:] if driver.pid else driver.complaints()
+            said = program.last_lines(log)
             return f"Harbor's driver {how}: {said}"
         return f"Harbor's driver {how}."
 

@@ -4,11 +4,11 @@
 
     python -m aeo_harbor.fork_server FD SECONDS
 
-``FD`` is a socket of whole messages. Each is JSON (``verb``, ``cwd``, and ``env``: where the driver's variables differ
-from those this server was started with; null for none) and carries four file descriptors: a connection, and what
-becomes the driver's standard input, output and error. On the connection the asker is told ``pid N``, and ``exit CODE``
-when the driver has ended, negative for a signal. Until the asker closes the connection the pid is not used again; a
-driver that lives then is killed. A connection that ends without a pid has no driver: ask another server.
+``FD`` is a socket of whole messages. Each is JSON (``verb``, ``cwd``, and ``env``: what the driver has besides the
+variables that this server was started with) and carries four file descriptors: a connection, and what becomes the
+driver's standard input, output and error. On the connection the asker is told ``pid N``, and ``exit CODE`` when the
+driver has ended, negative for a signal. Until the asker closes the connection the pid is not used again; a driver that
+lives then is told to stop. A connection that ends without a pid has no driver: ask another server.
 
 Where the asker is gone (the socket ends) drivers are told to stop in order, and are killed when they do not. Where this
 server is killed they are killed with it. It ends when nobody has asked for ``SECONDS``.
@@ -47,8 +47,8 @@ _FDS, _BYTES = 4, 1024 * 1024
 
 @dataclass(kw_only=True, eq=False)
 class _Child:
-    pid: int
     connection: socket.socket
+    pid: int = 0
     told: bool = False
 
 
@@ -56,7 +56,7 @@ class _Server:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: list[_Child] = []
-        self._identity = _identity()
+        self._identity: tuple[int, ...] = _identity()
         self._selector = selectors.DefaultSelector()
         self._wakeup, self._wakes = socket.socketpair()
         for end in (self._wakeup, self._wakes):
@@ -88,26 +88,38 @@ class _Server:
 
     def take(self, request: dict, fds: list[int]) -> None:
         """Fork a driver, unless Harbor was installed anew: parts of two versions do not go together."""
-        connection, channels, server = socket.socket(fileno=fds[0]), fds[1:], os.getpid()
+        child, channels = _Child(connection=socket.socket(fileno=fds[0])), fds[1:]
         try:
             if self._identity != _identity():
-                connection.close()
-                return
-            pid = os.fork()
-            if pid == 0:
-                self._become_driver(request, connection, channels, server)
-            _lead_group(pid)
-            child = _Child(pid=pid, connection=connection)
-            self._children.append(child)
-            self._selector.register(connection, selectors.EVENT_READ, child)
-            _say(connection, f"pid {pid}\n")
-        except OSError as error:
-            os.write(channels[2], f"no driver can be started: {error}\n".encode())
-            _say(connection, "exit 1\n")
-            connection.close()
+                child.connection.close()
+            elif self._fork(child, request, channels):
+                self._children.append(child)
+                _say(child.connection, f"pid {child.pid}\n")
         finally:
             for fd in channels:
                 os.close(fd)
+
+    def _fork(self, child: _Child, request: dict, channels: list[int]) -> bool:
+        server = os.getpid()
+        # Whoever is told to stop before it can hear that is so later.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            self._selector.register(child.connection, selectors.EVENT_READ, child)
+            child.pid = os.fork()
+            if child.pid == 0:
+                self._become_driver(request, child.connection, channels, server)
+            _lead_group(child.pid)
+            return True
+        except OSError as error:
+            with suppress(KeyError):
+                self._selector.unregister(child.connection)
+            with suppress(OSError):
+                print(f"no driver can be started: {error}", file=sys.stderr, flush=True)
+            _say(child.connection, "exit 1\n")
+            child.connection.close()
+            return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _become_driver(self, request: dict, connection: socket.socket, channels: list[int], server: int) -> None:
         code = 1
@@ -117,6 +129,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             self._selector.close()
             others = (child.connection for child in self._children)
             for end in (self._control, self._wakeup, self._wakes, connection, *others):
@@ -154,8 +167,8 @@ class _Server:
         if child.told:
             self._forget(child)
         else:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            # In order, as when the asker was killed: then this is seen before the other socket's end.
+            os.kill(child.pid, signal.SIGTERM)
 
     def _forget(self, child: _Child) -> None:
         os.waitpid(child.pid, 0)
@@ -180,12 +193,12 @@ def _lead_group(pid: int) -> None:
         os.setpgid(pid, pid)
 
 
-def _identity() -> tuple[int, int]:
-    """Which installation of Harbor there is; one that takes its place has folders of its own."""
-    with suppress(ImportError, OSError):
-        state = Path(importlib.import_module("harbor").__path__[0]).stat()
-        return state.st_dev, state.st_ino
-    return 0, 0
+def _identity() -> tuple[int, ...]:
+    """Which installation of Harbor there is; a folder's number alone may be given to the next one."""
+    with suppress(ImportError, OSError, TypeError):
+        state = Path(importlib.import_module("harbor").__file__).stat()
+        return state.st_dev, state.st_ino, state.st_mtime_ns
+    return ()
 
 
 def _say(connection: socket.socket, line: str) -> None:
@@ -195,11 +208,7 @@ def _say(connection: socket.socket, line: str) -> None:
 
 def _obey(request: dict) -> None:
     """Be the driver that is asked for."""
-    for name, value in request["env"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    os.environ.update(request["env"])
     os.chdir(request["cwd"])
     if not sys.flags.safe_path:
         # As `python -m` has it where it is started.
