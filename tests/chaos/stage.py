@@ -107,6 +107,10 @@ class Stage:
 
         eventually(look, PATIENCE, pause=0.1)
 
+    def outbox(self, worker: str) -> list[Path]:
+        """The finished runs that a worker still has."""
+        return [path for path in (self.folder / worker / "outbox").glob("*/*") if path.is_dir()]
+
     def role(self, name: str) -> psutil.Process:
         """The controller's child that is this process: ``control`` or ``web``."""
         for process in self.controller.process.children():

@@ -59,8 +59,7 @@ def test_controller_stopped_for_a_while(stage: Stage, judge: Judge) -> None:
     assert stage.controller.terminate(PATIENCE) == 0
     run.strike()
     # The trials that run end meanwhile, and wait on their workers.
-    outboxes = [stage.folder / id / "outbox" for id in ("a", "b")]
-    eventually(lambda: all(list(outbox.glob("*/*.json")) for outbox in outboxes), PATIENCE)
+    eventually(lambda: stage.outbox("a") and stage.outbox("b"), PATIENCE)
     stage.start_controller()
     assert run.closed() == "succeeded"
     judge(run, "controller and its server stopped, started later", seconds=run.since(["committed"]))

@@ -63,8 +63,7 @@ def test_disk_of_the_controller_full(disk: Path, tmp_path: Path, stages: list[St
     run.strike()
     filler = faults.fill(disk)
     # Results cannot be pushed, events not be written, the embedded server refuses writes.
-    outboxes = [stage.folder / id / "outbox" for id in ("a", "b")]
-    eventually(lambda: all(list(outbox.glob("*/*.json")) for outbox in outboxes), PATIENCE, pause=0.1)
+    eventually(lambda: stage.outbox("a") and stage.outbox("b"), PATIENCE, pause=0.1)
     done = len(run.results())
     never(lambda: len(run.results()) > done + 4, 6, pause=0.2)
     filler.unlink()
@@ -111,8 +110,7 @@ def test_rsync_daemon_down_for_a_while(tmp_path: Path, stages: list[Stage], judg
         stage.ready("a", "b")
         run = stage.submit(trials=16, seconds=0.7).until_done(3)
         run.strike()
-    outboxes = [stage.folder / id / "outbox" for id in ("a", "b")]
-    eventually(lambda: sum(len(list(outbox.glob("*/*.json"))) for outbox in outboxes) >= 4, PATIENCE)
+    eventually(lambda: len(stage.outbox("a")) + len(stage.outbox("b")) >= 4, PATIENCE)
     # Longer than the lease: who waits to push keeps it.
     never(lambda: run.of("requeued"), 5, pause=0.2)
     shutil.rmtree(tmp_path / "rsyncd")
