@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Bytes of an image; what is not written takes no room.
-_SIZE = 8 * 1024**3
+#: Bytes of an image, of which what is not written takes no room, and bytes for each file that it has room for.
+_SIZE, _FILE = 16 * 1024**3, 8192
 _SECONDS = 120
 
 
@@ -27,7 +27,18 @@ def file_system(folder: Path) -> str:
 
 #: There, the inode of a file that was removed is not used again for a minute, and each new file looks past all of
 #: those (Linux, fs/ext4/ialloc.c, ``recently_deleted``): what a file costs is a matter of what was removed before.
-NO_JOURNAL = "ext4 without a journal"
+NO_JOURNAL, JOURNALED = "ext4 without a journal", "ext4 with a journal"
+
+
+@contextmanager
+def even() -> Iterator[str]:
+    """Have temporary folders where files cost the same whatever was removed before, if that can be; yields where."""
+    here = file_system(Path(tempfile.gettempdir()))
+    if here != NO_JOURNAL:
+        yield here
+        return
+    with journaled() as problem:
+        yield f"{here} ({problem})" if problem else JOURNALED
 
 
 def _mounted(folder: Path) -> tuple[str, str]:
@@ -66,7 +77,8 @@ def _make(image: Path, place: Path) -> str:
         file.truncate(_SIZE)
     # What is set up lazily would be so while something is measured.
     lazy = "lazy_itable_init=0,lazy_journal_init=0"
-    return _run("mkfs.ext4", "-q", "-F", "-E", lazy, str(image)) or _run("mount", "-o", "loop", str(image), str(place))
+    made = _run("mkfs.ext4", "-q", "-F", "-i", str(_FILE), "-E", lazy, str(image))
+    return made or _run("mount", "-o", "loop", str(image), str(place))
 
 
 def _run(*command: str) -> str:

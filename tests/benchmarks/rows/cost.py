@@ -14,7 +14,6 @@ from benchmarks.workloads import EVEN
 
 TITLE = "Cost per trial: trials of 0 s on 4 slots"
 WHOLE = "the same, to the merged job"
-JOURNALED = "on ext4 with a journal"
 
 
 def measure(size: Size) -> Found:
@@ -24,9 +23,9 @@ def measure(size: Size) -> Found:
     lines, facts = list(_measure(size, what, WHOLE)), {"trials": size.zero_trials, "slots": 4, "on": here}
     if here == disks.NO_JOURNAL:
         with disks.journaled() as problem:
-            facts[JOURNALED] = problem or "measured, too"
+            facts[f"on {disks.JOURNALED}"] = problem or "measured, too"
             if not problem:
-                lines += _measure(size, f"{what}, {JOURNALED}", f"{WHOLE}, {JOURNALED}")
+                lines += _measure(size, f"{what}, on {disks.JOURNALED}", f"{WHOLE}, on {disks.JOURNALED}")
     return Found(lines=tuple(lines), facts=facts)
 
 
