@@ -77,15 +77,16 @@ def _grow(trials: int, part: int | None, slots: int) -> Grown:
         ran = [trial for trial in pool.trials(id) if trial["outcome"] == "scored"]
         if part is None and len(ran) != trials:
             raise RuntimeError(f"{trials} trials: {status['state']}, {status['reason']}, {len(ran)} scored")
-        last = max(moment(trial["committed_at"]) for trial in ran)
-        first = min(moment(trial["started_at"]) for trial in ran)
+        # What still arrives while the rest is cancelled arrives beside that.
+        arrived = sorted(moment(trial["committed_at"]) for trial in ran)[:part]
+        first, last = min(moment(trial["started_at"]) for trial in ran), arrived[-1]
         again = [pool.sleep(0.0, trials=trials).makespan for _ in range(TIMES - 1 if trials <= SMALL else 0)]
     return Grown(
         trials=trials,
-        ran=len(ran),
+        ran=len(arrived),
         submit=answered - called,
         close=moment(status["finished_at"]) - last,
-        costs=tuple(seconds / len(ran) * 1000 for seconds in (last - first, *again)),
+        costs=tuple(seconds / len(arrived) * 1000 for seconds in (last - first, *again)),
         before=meter.before,
         peak=meter.peak,
     )
