@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from aeo import codec
+from aeo import codec, lock
 from aeo.core.errors import Conflict, InputError, NotFound, Unavailable
 from aeo.executors import Datasets, Source
 from aeo.layout import Shared
@@ -92,17 +92,17 @@ def start(
         )
     state = shared.dataset_state(name)
     state.mkdir(parents=True, exist_ok=True)
-    with _locked(state / "lock") as lock:
-        if lock is None:
+    with _locked(state / "lock") as held:
+        if held is None:
             raise Conflict(f"{name} is being downloaded already.", field="name")
-        process = _launch(state, lock, shared.dataset(name), knows, source)
+        process = _launch(state, held, shared.dataset(name), knows, source)
         begun = _Started(at=datetime.now(timezone.utc), by=by, pid=process.pid)
         (state / "started.json").write_text(codec.dumps(begun))
     threading.Thread(target=lambda: (process.wait(), then()), name=f"download {name}", daemon=True).start()
     return status(shared, name) or _download(begun, [], state, running=True)
 
 
-def _launch(state: Path, lock: int, folder: Path, knows: Datasets, source: Source) -> subprocess.Popen[bytes]:
+def _launch(state: Path, held: int, folder: Path, knows: Datasets, source: Source) -> subprocess.Popen[bytes]:
     (state / "started.json").unlink(missing_ok=True)
     staging, scratch, progress = state / "incoming", state / "tmp", state / "progress.jsonl"
     done = [str(line["done"]) for line in _lines(progress) if "done" in line] if staging.is_dir() else []
@@ -122,7 +122,7 @@ def _launch(state: Path, lock: int, folder: Path, knows: Datasets, source: Sourc
                 stderr=log,
                 start_new_session=True,
                 # With it goes the lock: it ends with the program, however that ends.
-                pass_fds=(lock,),
+                pass_fds=(held,),
             )
     except OSError as error:
         raise Unavailable(f"The download could not be started: {error.strerror}.") from error
@@ -174,17 +174,7 @@ def _state(said: Mapping[str, Any], *, running: bool) -> DownloadState:
 
 def is_running(shared: Shared, name: str) -> bool:
     """Whether a download's program lives."""
-    try:
-        descriptor = os.open(shared.dataset_state(name) / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return lock.is_held(shared.dataset_state(name) / "lock")
 
 
 def cancel(shared: Shared, name: str) -> Download:
