@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 from aeo import credentials, dispatch, logs, sharing
-from aeo.core.errors import InputError
+from aeo.core import allot
+from aeo.core.errors import InputError, NotFound
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.secrets import needs
@@ -56,10 +58,10 @@ def _send_helpers(
     alive: Sequence[BatchStatus],
     pool: Mapping[str, WorkerStatus],
 ) -> None:
-    """Send batches without a share to slots that nobody uses, while trials wait that they could take from others.
+    """Send batches without a share to slots that nobody uses, or to which this evaluation has a right.
 
-    So it is when a worker joins late or comes back with more slots, when others are done there, or when a trial was
-    given back after a batch had found nothing more to do.
+    Only while trials wait that they could take from others. So it is when a worker joins late or comes back with more
+    slots, when others are done there, or when a trial was given back after a batch had found nothing more to do.
     """
     evaluation = record.evaluation
     try:
@@ -67,24 +69,48 @@ def _send_helpers(
         usable = sharing.usable(list(pool.values()), evaluation.spec, evaluation.plan, elsewhere)
     except InputError:
         return
-    free = {id: pool[id].info.capacity.slots - taken for id, taken in workers.seats(site.db, list(pool)).items()}
-    waiting = store.waiting_needs(site.db, status.id)
-    now, left, helpers = connection.now(site.db), status.pending, []
-    for worker in usable:
-        id, capacity = worker.info.id, worker.info.capacity
-        here = sum(batch.batch.worker == id for batch in alive)
-        holds = max((needs.fit(capacity) for needs in waiting), default=0)
-        most = min(holds, evaluation.spec.per_worker_concurrency or holds) - here
-        if worker.weight_override != 0 and now >= _next_help(batches, worker):
-            count = max(0, min(most, free[id], left))
-            helpers += [sharing.new_batch(status.id, id) for _ in range(count)]
-            left -= count
+    wanted = _wanted(site, record, batches, alive, usable)
+    left, helpers = status.pending, []
+    for id, room in _room(site, status, {id: pool[id] for id in wanted}).items():
+        count = min(wanted[id], room, left)
+        helpers += [sharing.new_batch(status.id, id) for _ in range(count)]
+        left -= count
     if helpers:
         # Before the seat, as whatever a worker claims looks at the seats it has.
         credentials.grant(site, status.id, {batch.worker for batch in helpers})
         store.add_batches(site.db, status.id, dict.fromkeys(helpers, ()))
         dispatch.send(site, status.id, helpers, priority=evaluation.spec.priority)
         events.emit(site.db, status.id, "redispatched", batches=len(helpers), waiting=status.pending)
+
+
+def _wanted(
+    site: Site,
+    record: Record,
+    batches: Sequence[BatchStatus],
+    alive: Sequence[BatchStatus],
+    usable: Sequence[WorkerStatus],
+) -> Mapping[str, int]:
+    """How many more batches of an evaluation each worker could hold now, if its slots were free."""
+    waiting = store.waiting_needs(site.db, record.evaluation.id)
+    now, found = connection.now(site.db), {}
+    for worker in usable:
+        id, capacity = worker.info.id, worker.info.capacity
+        holds = max((needs.fit(capacity) for needs in waiting), default=0)
+        most = min(holds, record.evaluation.spec.per_worker_concurrency or holds)
+        more = most - sum(batch.batch.worker == id for batch in alive)
+        if more > 0 and worker.weight_override != 0 and now >= _next_help(batches, worker):
+            found[id] = more
+    return found
+
+
+def _room(site: Site, status: EvaluationStatus, pool: Mapping[str, WorkerStatus]) -> Mapping[str, int]:
+    """How many more seats of each worker an evaluation may have."""
+    seats = workers.seats(site.db, list(pool))
+    priorities = {status.id: status.priority}
+    for other in {other for taken in seats.values() for other in taken} - {status.id}:
+        with suppress(NotFound):
+            priorities[other] = store.get(site.db, other).priority
+    return {id: allot.room(pool[id].info.capacity.slots, status.id, taken, priorities) for id, taken in seats.items()}
 
 
 def _next_help(batches: Sequence[BatchStatus], worker: WorkerStatus) -> datetime:

@@ -180,3 +180,17 @@ def _split(trials: Sequence[PlannedTrial], count: int) -> tuple[tuple[str, ...],
     slots = {str(slot): 1.0 for slot in range(count)}
     dealt = _deal(trials, {}, slots, {})
     return tuple(tuple(trial.name for trial in _longest_first(dealt[slot])) for slot in slots)
+
+
+def room(slots: int, id: str, taken: Mapping[str, int], priorities: Mapping[str, int]) -> int:
+    """How many more seats of a worker an evaluation may have: those that nobody uses, and at least its share.
+
+    Seats of lower priorities count as nobody's, and equals share with it what the higher ones leave: the others give
+    their slots up at the end of a trial. A seat of an evaluation that is not in ``priorities`` is an equal's.
+    """
+    own = priorities[id]
+    ahead = sum(count for other, count in taken.items() if priorities.get(other, own) > own)
+    equal = {other: count for other, count in taken.items() if priorities.get(other, own) == own}
+    left = slots - ahead
+    share = -(-left // len({id, *equal}))
+    return max(left - sum(equal.values()), share - equal.get(id, 0), 0)

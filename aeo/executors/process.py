@@ -112,7 +112,7 @@ class Child:
                     os.write(self._wake[1], b"!")
 
     def wait(self, seconds: float) -> Exit:
-        """Wait until it and its whole group are gone; end them after ``seconds``.
+        """Wait until it has ended, and end it after ``seconds``; what is left of its group by then is killed.
 
         Raises:
             ExecutorFailed: the group outlived SIGKILL, or its output could not be written.

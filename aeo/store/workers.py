@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -285,14 +286,18 @@ def waiting(db: Db, id: str) -> int:
     return int(db.client.zcard(key("waiting", id)))
 
 
-def seats(db: Db, ids: Sequence[str]) -> Mapping[str, int]:
-    """How many batches have a slot of each worker or wait for one."""
+def seats(db: Db, ids: Sequence[str]) -> Mapping[str, Counter[str]]:
+    """How many batches have a slot of each worker or wait for one, by evaluation."""
     with db.client.pipeline(transaction=False) as pipe:
         for id in ids:
-            pipe.scard(key("working", id))
-            pipe.zcard(key("waiting", id))
-        counts = pipe.execute()
-    return {id: int(counts[2 * place] + counts[2 * place + 1]) for place, id in enumerate(ids)}
+            pipe.smembers(key("working", id))
+            pipe.zrange(key("waiting", id), 0, -1)
+        found = pipe.execute()
+    return {
+        # A seat is "evaluation batch".
+        id: Counter(seat.split(" ")[0] for seat in (*found[2 * place], *found[2 * place + 1]))
+        for place, id in enumerate(ids)
+    }
 
 
 def _removed_by_a_person(id: str) -> Conflict:

@@ -264,6 +264,28 @@ def test_weight_0_counts_from_the_next_claim_on(site: Site) -> None:
     assert trials.claim(site.db, batch, token="three", lease_seconds=60)
 
 
+@pytest.mark.usefixtures("quick_help")
+@pytest.mark.parametrize(("priority", "helpers"), [(5, 1), (0, 1), (-1, 0)])
+def test_who_has_a_right_to_slots_that_others_have_is_helped_there(site: Site, priority: int, helpers: int) -> None:
+    """Found by use: after a restart all of it waited for the worker that came late, the others ran lower priorities."""
+    # One slot: equals take turns there, and who goes behind waits until nobody uses it.
+    low = submit(site, {"name": "low", "trials": 6}).id
+    seat = batch_of(site, low)
+    evaluations.start_batch(site.db, seat)
+    register(site, "late")
+    beat(site, "late")
+    high = submit(site, {"name": "high", "trials": 6}, priority=priority).id
+    for item in evaluations.batches(site.db, high):
+        if item.batch.worker == "a":
+            evaluations.end_batch(site.db, item.batch)
+    beat(site, "a", batches=(seat.id,))
+    for _ in range(2):
+        reconciliation.reconcile(site)
+    alive = [item.batch.worker for item in evaluations.batches(site.db, high) if item.state is not BatchState.ENDED]
+    assert alive.count("a") == helpers
+    assert "late" in alive
+
+
 def test_helpers_come_later_and_later_where_they_find_nothing(site: Site) -> None:
     worker = workers.get(site.db, "a")
     assert redispatch._next_help([], worker) < connection.now(site.db)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aeo.core.allot import Offer, allot, concurrency, largest_remainder
+from aeo.core.allot import Offer, allot, concurrency, largest_remainder, room
 from aeo.core.model import Capacity, Needs, PlannedTrial
 
 BIG = Capacity(slots=64, cpus=1e6, memory_mb=10**9)
@@ -118,3 +119,42 @@ def test_weight_zero_gets_no_share() -> None:
     result = allot(planned(5), [Offer(worker="a", capacity=BIG, weight=0), Offer(worker="b", capacity=BIG)], 1)
     assert list(result.shares) == ["b"]
     assert result.homeless == ()
+
+
+seats = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 9), max_size=5)
+
+
+@pytest.mark.parametrize(
+    ("slots", "taken", "priorities", "more"),
+    [
+        (4, {}, {"a": 0}, 4),
+        (4, {"b": 4}, {"a": 5, "b": 0}, 4),
+        (4, {"b": 4}, {"a": 0, "b": 5}, 0),
+        (4, {"b": 1}, {"a": 0, "b": 5}, 3),
+        (4, {"b": 4}, {"a": 0, "b": 0}, 2),
+        (3, {"b": 3}, {"a": 0, "b": 0}, 2),
+        (1, {"b": 1}, {"a": 0, "b": 0}, 1),
+        (1, {"a": 1, "b": 1}, {"a": 0, "b": 0}, 0),
+        (4, {"a": 4, "b": 4}, {"a": 0, "b": 0}, 0),
+        (4, {"b": 2, "c": 2, "d": 4}, {"a": 0, "b": 5, "c": 0, "d": -1}, 1),
+        (2, {"gone": 2}, {"a": 0}, 1),
+    ],
+)
+def test_room_beside_others(slots: int, taken: dict[str, int], priorities: dict[str, int], more: int) -> None:
+    assert room(slots, "a", taken, priorities) == more
+
+
+@given(slots=st.integers(1, 12), taken=seats, ranks=st.lists(st.integers(-1, 1), min_size=5, max_size=5))
+def test_room_is_there_where_an_evaluation_has_a_right_to_a_slot(
+    slots: int, taken: dict[str, int], ranks: list[int]
+) -> None:
+    priorities = dict(zip("abcde", ranks, strict=True))
+    ahead = sum(count for id, count in taken.items() if priorities[id] > priorities["a"])
+    more = room(slots, "a", taken, priorities)
+    assert 0 <= more <= slots
+    if ahead >= slots:
+        assert more == 0
+    elif "a" not in taken:
+        assert more > 0
+    without = {id: count for id, count in taken.items() if priorities[id] >= priorities["a"]}
+    assert more == room(slots, "a", without, priorities)
