@@ -40,18 +40,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     kept = {} if asked.fresh else _kept(asked.json)
     names = [name for name in ROWS if name in (asked.only or ROWS)]
+    measured = []
     for name in names:
         if asked.resume and _usable(kept.get(name), size):
             console.print(f"{name}: kept from {kept[name].at}")
             continue
         console.print(f"{name}: measuring since {now()}, load {os.getloadavg()[0]:.1f}")
         kept[name] = _measured(name, size)
+        measured.append(name)
         # After each row: whatever happens next, this one is done.
         _write(asked, [kept[one] for one in ROWS if one in kept])
         console.print(f"{name}: {report.summary(kept[name])} ({kept[name].seconds:.0f} s)", markup=False)
     rows = [kept[one] for one in ROWS if one in kept]
     _write(asked, rows)
-    report.show(rows, console)
+    report.show(rows, console, old={name: kept[name].at for name in kept if name not in measured})
+    if asked.quick:
+        console.print("--quick: small sizes once, where what is paid once weighs more than the reaches allow")
     console.print(f"written: {asked.json}" + ("" if asked.results is None else f", {asked.results}"))
     return int(any(kept[name].failure for name in names))
 
@@ -62,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", choices=ROWS, metavar="ROW", help=f"this row; repeatable: {', '.join(ROWS)}"
     )
     parser.add_argument("--quick", action="store_true", help="one repetition of small sizes; RESULTS.md is left alone")
-    parser.add_argument("--repeats", type=int, help="repetitions of each figure (default: 5)")
-    parser.add_argument("--workers", type=int, help="workers of the row many_workers (default: 50)")
+    parser.add_argument("--repeats", type=_positive, help="repetitions of each figure (default: 5)")
+    parser.add_argument("--workers", type=_positive, help="workers of the row many_workers (default: 50)")
     parser.add_argument(
         "--whole", action="store_true", help="run all trials of the largest evaluation of the row growth"
     )
@@ -77,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--prepare", action="store_true", help="only make the environments of the peers")
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def _size(asked: argparse.Namespace) -> Size:

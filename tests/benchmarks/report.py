@@ -31,10 +31,11 @@ def _spread(line: Line) -> str:
     return f"{number(min(line.values))} to {number(max(line.values))}" if len(line.values) > 1 else ""
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
-    """Print every row."""
+def show(rows: Sequence[Row], console: Console, *, old: Mapping[str, str]) -> None:
+    """Print every row; ``old`` ones, by name, with the time they were measured at."""
     for row in rows:
-        table = Table(title=row.title, title_justify="left", title_style="bold")
+        kept = f" (not measured now, but {old[row.name]})" if row.name in old else ""
+        table = Table(title=row.title + kept, title_justify="left", title_style="bold")
         for head in ("what", "system", "median", "unit", "range", "reach", "", "note"):
             table.add_column(head, justify="right" if head in ("median", "range") else "left")
         for line in row.lines:
@@ -45,6 +46,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
         console.print(table)
         if row.failure:
             console.print(f"not measured: {row.failure}", style="red", markup=False)
+    for text in _missed(rows):
+        console.print(text, markup=False)
 
 
 def markdown(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
@@ -91,9 +94,14 @@ def summary(row: Row) -> str:
 
 def _summary(rows: Sequence[Row]) -> Iterator[str]:
     judged = [(row, line) for row in rows for line in row.lines if line.met is not None]
-    missed = [(row, line) for row, line in judged if not line.met]
-    yield f"{len(judged) - len(missed)} of {len(judged)} reaches are met."
+    yield f"{sum(bool(line.met) for _, line in judged)} of {len(judged)} reaches are met."
+    yield from _missed(rows)
+
+
+def _missed(rows: Sequence[Row]) -> Iterator[str]:
+    """What was missed, each with why that is."""
     why = json.loads(EXPLAINED.read_text()) if EXPLAINED.exists() else {}
+    missed = [(row, line) for row in rows for line in row.lines if line.met is False]
     for row, line in missed:
         yield f"- missed: {row.name}, {line.what}, {line.system}: {number(line.value)} {line.unit}, reach {line.reach}"
         if found := why.get(f"{row.name}, {line.what}, {line.system}") or why.get(row.name):
