@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from store_samples import a_worker, an_evaluation
+from enrolled import as_worker, evaluation, given, patterns, pool
+from store_samples import a_worker
 
 from aeo import credentials, dispatch, grants, workers
 from aeo.core.condition import Level
@@ -20,51 +19,10 @@ from aeo.health import enrolment
 from aeo.site import Site
 from aeo.store import access, evaluations, trials
 from aeo.store import workers as store
-from aeo.store.connection import Db, Denied, connect, now
+from aeo.store.connection import Denied, connect, now
 from aeo.store.keys import key
 
-
-@pytest.fixture(autouse=True)
-def no_users(site: Site) -> Iterator[None]:
-    """Rights are no part of what a test's flush takes away."""
-    yield
-    for id in access.present(site.db):
-        access.drop(site.db, id)
-
-
-def given(site: Site, id: str, boot: str = "boot-1", *, again: bool = False) -> str:
-    """Register a worker; returns the broker's address it is told."""
-    info = a_worker(id, boot=boot)
-    workers.admit(site, info)
-    return credentials.issue(site, info, again=again).broker_url
-
-
-@contextmanager
-def as_worker(url: str) -> Iterator[Db]:
-    db = connect(url)
-    try:
-        yield db
-    finally:
-        db.close()
-
-
-def evaluation(site: Site, id: str, *ids: str) -> dict[str, Batch]:
-    """An evaluation of two trials for each of these workers; its messages are sent."""
-    batches = {worker: Batch(id=f"{id}-{worker}", evaluation=id, worker=worker) for worker in ids}
-    names = [f"{worker}{number}" for worker in ids for number in (1, 2)]
-    shares = {batch: [f"{worker}1", f"{worker}2"] for worker, batch in batches.items()}
-    evaluations.save(site.db, an_evaluation(names, id=id, name=id), shares, {})
-    site.shared.evaluation(id).mkdir()
-    dispatch.send(site, id, list(batches.values()))
-    return batches
-
-
-def pool(site: Site) -> dict[str, store.WorkerStatus]:
-    return {status.info.id: status for status in store.all(site.db)}
-
-
-def patterns(site: Site, id: str) -> str:
-    return str(next(line for line in site.db.client.execute_command("ACL", "LIST") if f"user worker-{id} " in line))
+pytestmark = pytest.mark.usefixtures("no_users")
 
 
 #: As worker a, who has a batch of e1 and none of e2, while b has one of both.
