@@ -10,7 +10,7 @@ executors                                 the plug-ins: harbor, command, sleep
 site, records, contents, assets           what one machine works with; evaluations on disk; tasks and files by content
 submission, sharing, evaluations, progress  ask for an evaluation, who takes it, cancel, look
 celery, dispatch, tasks                   messages
-batches, leases, outbox                   the worker's side: claim, run, push
+batches, leases, outbox, predecessor      the worker's side: claim, run, push; what the process before left
 prefetching, cleaning                     its tasks and images: fetched ahead of a run, removed when nobody needs them
 results, rows, jobs, control              the controller's side: commit, merge
 recovery, reconciliation, redispatch      the controller's repairs: from disk, in rounds, new batches

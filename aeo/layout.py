@@ -41,6 +41,7 @@ On a worker::
 
     <local_root>/
     ├── worker.json                    the instance's identity; locked by the running worker
+    ├── seat                           by which lock, on which running kernel, the last worker had this root
     ├── tasks/<digest>/<name>/
     │        └── .ahead                fetched before any trial needed it; gone with the first
     ├── evaluations/<id>/              fetched evaluation.json and trials.jsonl
@@ -241,6 +242,10 @@ class Local:
     @property
     def identity(self) -> Path:
         return self.root / "worker.json"
+
+    @property
+    def seat(self) -> Path:
+        return self.root / "seat"
 
     @property
     def tasks(self) -> Path:

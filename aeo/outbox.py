@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aeo.core.errors import AeoError, TransferFailed
 from aeo.core.model import Claim, TrialState
-from aeo.layout import manifest_of
+from aeo.layout import Local, manifest_of
 from aeo.store import access, trials
 from aeo.store.connection import Denied
 from aeo.transfer import kept, move, tree
@@ -130,6 +130,21 @@ def keep(site: WorkerSite, stop: threading.Event) -> None:
             _drop_committed(site, _entries(site))
         if stop.wait(ROUND_SECONDS):
             return
+
+
+def finish_moves(local: Local) -> None:
+    """Bring here what a process that died had begun to: the manifest, which is made when a run is over, lies here."""
+    for manifest in local.outbox.glob("*/*.json"):
+        folder = manifest.with_name(manifest.name.removesuffix(".json"))
+        if not folder.exists():
+            for left in local.batches.glob(f"*/{folder.name}"):
+                with suppress(OSError):
+                    left.rename(folder)
+
+
+def unsent(site: WorkerSite) -> list[Path]:
+    """The folders of runs that lie here and of which the controller was not told."""
+    return [folder for folder in _entries(site) if folder.exists() and not _sent(folder).exists()]
 
 
 def tidy(site: WorkerSite, evaluation: str) -> None:

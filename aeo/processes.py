@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,6 +31,7 @@ from aeo import (
     logs,
     memory,
     outbox,
+    predecessor,
     prefetching,
     reach,
     registration,
@@ -78,8 +79,7 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
     local = Local(folders.make(config.local_root, field="--local-root"))
     folders.make(local.batches, field="--local-root", mode=0o700)
     with lock.hold(local.identity, "worker", field="--local-root") as identity, _told_to_stop() as told:
-        _sweep(local)
-        _drop_scratch(local)
+        left = _clear(local, identity)
         info = workers.info(config, boot=secrets.token_hex(8), instance=_instance(identity))
         stay = Stay(local=local, name=config.worker_id)
         try:
@@ -87,7 +87,7 @@ def worker(config: Config, *, mounted: Path | None = None) -> int:
             config = _introduce(config, info, told, mounted)
             elsewhere = partial(_elsewhere, given, config, mounted)
             with _present(config, info):
-                code = _work(config, stay, place or reach.transfer(config, told), info, told, elsewhere)
+                code = _work(config, stay, place or reach.transfer(config, told), info, told, elsewhere, left)
         except Unavailable:
             if told.is_set():
                 return 0
@@ -139,6 +139,7 @@ def _work(
     info: WorkerInfo,
     told: threading.Event,
     elsewhere: Callable[[Addresses], str],
+    left: Set[str],
 ) -> int:
     local = stay.local
     fix = "The controller names that address: forward its port to this machine, or give --broker-url."
@@ -168,6 +169,8 @@ def _work(
     ahead = threading.Thread(target=prefetching.keep, args=(site, stay.over), name="prefetching", daemon=True)
     tasks.bind(site)
     with _outages(site.db):
+        predecessor.give_back(site, left)
+        predecessor.adopt(site)
         pulse.start()
         keeper.start()
         cleaner.start()
@@ -205,12 +208,26 @@ def _instance(identity: IO[str]) -> str:
         raise InputError(f"{identity.name} is damaged.", field="--local-root", fix="Delete that file.") from None
 
 
-def _sweep(local: Local) -> None:
+def _clear(local: Local, identity: IO[str]) -> frozenset[str]:
+    """Clear the root of what a killed process left; returns the runs that are known to have ended with it."""
+    swept = _sweep(local)
+    left = predecessor.runs_left(local, identity)
+    _drop_scratch(local)
+    predecessor.take_seat(local, identity)
+    # What could not be swept may run on.
+    return left if swept else frozenset()
+
+
+def _sweep(local: Local) -> bool:
+    """Clean up after sessions that are dead; whether each executor could."""
+    clean = True
     for name in executors.installed():
         try:
             executors.load(name).sweep(local.batches)
         except Exception:  # a plug-in's fault must not keep the worker from working with the others
             log.exception("executor %s could not sweep %s", name, local.batches)
+            clean = False
+    return clean
 
 
 def _drop_scratch(local: Local) -> None:

@@ -31,8 +31,17 @@ Event = Mapping[str, Any]
 class Stage:
     """A controller with its embedded server, and workers, each a program of its own."""
 
-    def __init__(self, folder: Path, *, shared: Path | None = None, jobs: Path | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        shared: Path | None = None,
+        jobs: Path | None = None,
+        lease: float = LEASE,
+        grace: float = GRACE,
+    ):
         self.folder = folder
+        self.lease, self.grace = lease, grace
         self.shared = shared or folder / "shared"
         self.jobs = jobs or self.shared / "jobs"
         self.port = free_port()
@@ -48,7 +57,7 @@ class Stage:
     def start_controller(self, token: str = TOKEN, *more: str) -> Program:
         """Start a controller, which need not be the first one here."""
         arguments = ["controller", "--port", str(self.port), "--shared-root", str(self.shared)]
-        times = ["--lease-seconds", str(LEASE), "--grace-seconds", str(GRACE), "--refresh-seconds", "1"]
+        times = ["--lease-seconds", str(self.lease), "--grace-seconds", str(self.grace), "--refresh-seconds", "1"]
         jobs = [] if self.jobs == self.shared / "jobs" else ["--jobs-dir", str(self.jobs)]
         program = Program([*arguments, *times, *jobs, *more], self.folder, {"AEO_AUTH_TOKEN": token})
         self.programs.append(program)
