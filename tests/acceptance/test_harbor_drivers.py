@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import harbor_tasks as tasks
 import psutil
 import pytest
-from programs import all_gone, command_line
+from harbor_drivers import Servers, ask, own_servers, started
+from programs import all_gone
 from waiting import eventually
 
 from aeo.core.errors import ExecutorFailed
-from aeo.executors.harbor import drivers
-from aeo.executors.harbor.drivers import Driver
+from aeo.executors.harbor import drivers, fork_server
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,23 +28,11 @@ def _harbor() -> None:
     tasks.needed_harbor()
 
 
-Servers = Callable[[], list[psutil.Process]]
-
-
 @pytest.fixture(autouse=True)
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     """Tells which processes to fork from this test has started that still live; it leaves none."""
-    monkeypatch.setattr(drivers, "_server", None)
-    earlier = {child.pid for child in psutil.Process().children()}
-
-    def started() -> list[psutil.Process]:
-        children = (child for child in psutil.Process().children() if child.pid not in earlier)
-        return [child for child in children if "aeo_harbor.fork_server" in command_line(child)]
-
-    yield started
-    monkeypatch.undo()
-    gc.collect()  # a caught error may still hold a driver
-    eventually(lambda: not started())
+    with own_servers(monkeypatch) as started:
+        yield started
 
 
 @pytest.fixture
@@ -53,19 +40,6 @@ def folder(tmp_path: Path) -> Path:
     """A folder of tasks."""
     tasks.passing(tmp_path / "set" / "one")
     return tmp_path / "set"
-
-
-def ask(folder: Path) -> object:
-    return drivers.call("tasks", {"path": str(folder)})["ok"]["tasks"][0]["name"]
-
-
-def started() -> tuple[Driver, int]:
-    """A driver that waits for what to do, and our end of its input; it may not have begun yet."""
-    reading, writing = os.pipe()
-    with open(os.devnull, "r+b") as null:  # noqa: PTH123
-        driver = drivers.start("run", stdin=reading, stdout=null.fileno(), stderr=null.fileno(), env={})
-    os.close(reading)
-    return driver, writing
 
 
 def test_one_process_serves_all_that_ask_at_once(folder: Path, servers: Servers) -> None:
@@ -99,14 +73,14 @@ def test_another_one_is_started_where_it_was_killed(folder: Path, servers: Serve
 def test_it_ends_when_nobody_asks_and_comes_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers
 ) -> None:
-    monkeypatch.setattr(drivers, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(fork_server, "_IDLE_SECONDS", 0.2)
     ask(folder)
     eventually(lambda: not servers())
     assert ask(folder) == "one"
 
 
 def test_it_does_not_end_under_a_driver(monkeypatch: pytest.MonkeyPatch, servers: Servers) -> None:
-    monkeypatch.setattr(drivers, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(fork_server, "_IDLE_SECONDS", 0.2)
     driver, writing = started()
     with pytest.raises(TimeoutError):
         driver.wait(1.0)
@@ -236,7 +210,7 @@ def test_a_python_that_cannot_run_is_told(folder: Path, monkeypatch: pytest.Monk
 
 ASKER = """
 import os, sys
-from aeo.executors.harbor import drivers
+from aeo.executors.harbor import drivers, fork_server
 reading, writing = os.pipe()
 driver = drivers.start("run", stdin=reading, stdout=2, stderr=2, env={})
 driver.begun()

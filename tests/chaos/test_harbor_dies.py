@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import harbor_tasks as tasks
 import psutil
@@ -31,10 +32,13 @@ def _harbor() -> Iterator[None]:
 def submit(stage: Stage, folder: Path) -> Run:
     """Four trials, and wait until an agent is at work on each worker."""
     tasks.task(folder / "set" / "slow", solve=f"{SLEEP}; touch done.txt", test=VERDICT)
-    config = {"n_attempts": 4, "environment": dict(HOST), "datasets": [{"path": str(folder / "set")}]}
-    run = stage.submit("harbor", **config)
+    run = stage.submit("harbor", **config(folder))
     eventually(lambda: agents(stage, "a") and agents(stage, "b"), PATIENCE, pause=0.1)
     return run
+
+
+def config(folder: Path) -> dict[str, Any]:
+    return {"n_attempts": 4, "environment": dict(HOST), "datasets": [{"path": str(folder / "set")}]}
 
 
 VERDICT = "test -f done.txt && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt"
@@ -63,6 +67,21 @@ def drivers_of(stage: Stage, worker: str) -> list[psutil.Process]:
     found = [driver for server in servers_of(stage, worker) for driver in server.children()]
     assert found
     return found
+
+
+def test_what_drivers_are_forked_from_is_stuck(stage: Stage, tmp_path: Path, judge: Judge) -> None:
+    run = submit(stage, tmp_path)
+    run.strike()
+    (stuck,), drivers = servers_of(stage, "a"), drivers_of(stage, "a")
+    stuck.suspend()
+    faults.kill(drivers)
+    assert run.closed() == "succeeded"
+    judge(run, "SIGSTOP of Harbor's fork server, kill -9 of the driver", seconds=run.rerun())
+    check_scored(run)
+    # The other worker may have run all there was; now this one needs drivers.
+    assert stage.submit("harbor", **config(tmp_path)).closed() == "succeeded"
+    eventually(lambda: all_gone([stuck]), PATIENCE)
+    assert f"(pid {stuck.pid}) has not answered in " in stage.workers["a"].output
 
 
 @pytest.mark.parametrize("victims", [drivers_of, servers_of], ids=["drivers", "what they were forked from"])

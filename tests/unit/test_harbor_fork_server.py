@@ -29,7 +29,7 @@ def test_a_driver_that_cannot_be_forked_is_told_and_harms_no_other(
     told, connection = socket.socketpair()
     null = os.open(os.devnull, os.O_RDWR)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    server.take({}, [os.dup(connection.fileno()), os.dup(null), os.dup(null), os.dup(null)])
+    server.take({}, [os.dup(connection.fileno()), *(os.dup(null) for _ in range(4))])
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     connection.close()
     os.close(null)

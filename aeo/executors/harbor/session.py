@@ -28,7 +28,7 @@ from aeo.core.model import Evaluation, PlannedTrial
 from aeo.executors import TrialContext
 from aeo.executors.harbor import drivers, leftovers, program, trial_files
 from aeo.executors.harbor.assets import HarborAssets, env_file_place
-from aeo.executors.harbor.drivers import Driver
+from aeo.executors.harbor.fork_server import Driver
 
 #: Seconds the driver gets to end once it has nothing to do.
 _CLOSE_SECONDS = 5.0
@@ -109,7 +109,8 @@ class HarborSession:
     def _started(self) -> Driver:
         driver = self._driver if self._driver is not None and self._driver.poll() is None else self._start()
         if not self._ready:
-            if not driver.begun():
+            driver = drivers.begun(driver, self._start)
+            if not driver.pid:
                 raise ExecutorFailed(self._died(driver))
             leftovers.note_process(self._scratch, driver.pid)
             self._send(driver, {"verb": "header", "header": self._header})

@@ -5,10 +5,13 @@
     python -m aeo_harbor.fork_server FD SECONDS
 
 ``FD`` is a socket of whole messages. Each is JSON (``verb``, ``cwd``, and ``env``: what the driver has besides the
-variables that this server was started with) and carries four file descriptors: a connection, and what becomes the
-driver's standard input, output and error. On the connection the asker is told ``pid N``, and ``exit CODE`` when the
+variables that this server was started with) and carries five file descriptors: a connection, a permit, and what becomes
+the driver's standard input, output and error. On the connection the asker is told ``pid N``, and ``exit CODE`` when the
 driver has ended, negative for a signal. Until the asker closes the connection the pid is not used again; a driver that
 lives then is told to stop. A connection that ends without a pid has no driver: ask another server.
+
+The permit is an eventfd of one. A driver takes it after it has told its pid and before it does anything, or ends: an
+asker who waits no more takes it first, and then knows that no driver begins, however late this server comes to it.
 
 Where the asker is gone (the socket ends) drivers are told to stop in order, and are killed when they do not. Where this
 server is killed they are killed with it. It ends when nobody has asked for ``SECONDS``.
@@ -42,7 +45,7 @@ _LOADED = (
 _LAST_SECONDS = 70.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 #: File descriptors of a message, and bytes at most.
-_FDS, _BYTES = 4, 1024 * 1024
+_FDS, _BYTES = 5, 1024 * 1024
 
 
 @dataclass(kw_only=True, eq=False)
@@ -88,18 +91,17 @@ class _Server:
 
     def take(self, request: dict, fds: list[int]) -> None:
         """Fork a driver, unless Harbor was installed anew: parts of two versions do not go together."""
-        child, channels = _Child(connection=socket.socket(fileno=fds[0])), fds[1:]
+        child, others = _Child(connection=socket.socket(fileno=fds[0])), fds[1:]
         try:
             if self._identity != _identity():
                 child.connection.close()
-            elif self._fork(child, request, channels):
+            elif self._fork(child, request, others):
                 self._children.append(child)
-                _say(child.connection, f"pid {child.pid}\n")
         finally:
-            for fd in channels:
+            for fd in others:
                 os.close(fd)
 
-    def _fork(self, child: _Child, request: dict, channels: list[int]) -> bool:
+    def _fork(self, child: _Child, request: dict, others: list[int]) -> bool:
         server = os.getpid()
         # Whoever is told to stop before it can hear that is so later.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -107,7 +109,7 @@ class _Server:
             self._selector.register(child.connection, selectors.EVENT_READ, child)
             child.pid = os.fork()
             if child.pid == 0:
-                self._become_driver(request, child.connection, channels, server)
+                self._become_driver(request, child.connection, others, server)
             _lead_group(child.pid)
             return True
         except OSError as error:
@@ -121,8 +123,8 @@ class _Server:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _become_driver(self, request: dict, connection: socket.socket, channels: list[int], server: int) -> None:
-        code = 1
+    def _become_driver(self, request: dict, connection: socket.socket, others: list[int], server: int) -> None:
+        (permit, *channels), code = others, 1
         try:
             _lead_group(0)
             _die_with(server)
@@ -131,13 +133,15 @@ class _Server:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             self._selector.close()
-            others = (child.connection for child in self._children)
-            for end in (self._control, self._wakeup, self._wakes, connection, *others):
+            wanted = _say(connection, f"pid {os.getpid()}\n") and _taken(permit)
+            siblings = (child.connection for child in self._children)
+            for end in (self._control, self._wakeup, self._wakes, connection, *siblings):
                 end.close()
             for place, fd in enumerate(channels):
                 os.dup2(fd, place)
                 os.close(fd)
-            _obey(request)
+            if wanted:
+                _obey(request)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -201,9 +205,22 @@ def _identity() -> tuple[int, ...]:
     return ()
 
 
-def _say(connection: socket.socket, line: str) -> None:
+def _say(connection: socket.socket, line: str) -> bool:
+    """Tell the asker, if it is there; whether it is."""
     with suppress(OSError):
         connection.sendall(line.encode())
+        return True
+    return False
+
+
+def _taken(permit: int) -> bool:
+    """Take the permit; whether it was there to be taken."""
+    try:
+        return os.eventfd_read(permit) > 0
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(permit)
 
 
 def _obey(request: dict) -> None:
