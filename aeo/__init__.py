@@ -1,7 +1,7 @@
 """Agent Eval Orchestrator. The modules in reading order:
 
 ========================================  =======================================================================
-core                                      words, errors, allotment, estimates; pure
+core                                      words, errors, allotment, estimates, simulation; pure
 config, layout, codec                     settings, paths, the model as JSON
 folders, lock, logs, reach                what every program does at its start
 store                                     what Redis holds: who does what now

@@ -8,23 +8,28 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from aeo import assets, evaluations, executors, sharing, submission
-from aeo.core import simulate
+from aeo.core import bounds, simulate
 from aeo.core.allot import Allotment
+from aeo.core.choose import covers
 from aeo.core.errors import InputError, Problem
 from aeo.core.estimate import Basis
 from aeo.core.model import Plan, PlannedTrial, Spec
+from aeo.core.pool import Limit
 from aeo.core.simulate import Machine, Work
+from aeo.core.words import count
 from aeo.evaluations import Inherit, Legacy
 from aeo.executors import Executor, source
 from aeo.secrets import needs
 from aeo.site import Site
-from aeo.store import workers
+from aeo.store import limits, workers
 from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
 
 _T = TypeVar("_T")
 #: Most trials that are played through: a second or so.
 _PLAYED = 10_000
+#: The same under limits, where whoever waits for one looks again and again.
+_PLAYED_HELD = 2_000
 #: Stands for the evaluation's id, of which a name by the time has four characters.
 _ID = "0000"
 
@@ -48,7 +53,8 @@ class WorkerShare:
     slots: int
     #: Trials of any evaluation it runs now: its slots may have to be waited for.
     busy: int
-    #: Seconds its fullest slot needs, before faster workers help; None is unknown.
+    #: Seconds its share needs on its fullest slot, before faster workers help, and under the limits of model providers;
+    #: None is unknown.
     estimated_seconds: float | None
 
 
@@ -80,6 +86,8 @@ class Check:
     estimated_seconds: float | None = None
     #: Trials whose task ran before, so that its duration is known.
     known: int = 0
+    #: Keys of the limits of model providers that its trials are under; the time is told as if it had them alone.
+    limits: tuple[str, ...] = ()
     unfit: tuple[Unfit, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -188,33 +196,35 @@ def _unfit(
     found = []
     total = len(plan.trials) if plan else 0
     for worker in pool:
-        count = len(unfit.get(worker.info.id, ()))
+        number = len(unfit.get(worker.info.id, ()))
         lacks = sharing.lacks(worker, spec.executor, plan.version if plan else None)
         lacks = lacks or sharing.lacks_variables(worker, elsewhere)
         if not sharing.takes_work(worker):
-            reason, count = sharing.standing(worker), total
+            reason, number = sharing.standing(worker), total
         elif lacks:
-            reason, count = lacks, total
+            reason, number = lacks, total
         elif worker.weight_override == 0:
-            reason, count = "has weight 0", total
-        elif plan and count:
+            reason, number = "has weight 0", total
+        elif plan and number:
             most = _largest([trial for trial in plan.trials if trial.name in unfit[worker.info.id]])
             capacity = worker.info.capacity
-            has = f"it has {capacity.cpus:g} cpus and {capacity.memory_mb} MiB"
-            reason = f"cannot hold {count} of {total} trials: they need up to {most}, {has}"
+            has = f"it has {count(capacity.cpus, 'cpu')} and {capacity.memory_mb} MiB"
+            reason = f"cannot hold {number} of {count(total, 'trial')}: they need up to {most}, {has}"
         else:
             continue
-        found.append(Unfit(worker=worker.info.id, reason=reason, trials=count))
+        found.append(Unfit(worker=worker.info.id, reason=reason, trials=number))
     return tuple(found)
 
 
 def _largest(trials: Sequence[PlannedTrial]) -> str:
     cpus = max(trial.needs.cpus for trial in trials)
-    return f"{cpus:g} cpus and {max(trial.needs.memory_mb for trial in trials)} MiB"
+    return f"{count(cpus, 'cpu')} and {max(trial.needs.memory_mb for trial in trials)} MiB"
 
 
 def _timed(site: Site, spec: Spec, plan: Plan, shares: Allotment, found: Check, pool: Sequence[WorkerStatus]) -> Check:
     known, expected = _durations(site, spec, plan)
+    held = _limits(site, plan)
+    models = {trial.name: simulate.model_of(trial) for trial in plan.trials}
     busy = {worker.info.id: worker.busy for worker in pool}
     given = tuple(
         WorkerShare(
@@ -222,18 +232,43 @@ def _timed(site: Site, spec: Spec, plan: Plan, shares: Allotment, found: Check, 
             trials=sum(map(len, batches)),
             slots=len(batches),
             busy=busy[worker],
-            estimated_seconds=max((sum(expected[name] for name in batch) for batch in batches), default=0.0)
-            if expected
-            else None,
+            estimated_seconds=_share_seconds(batches, expected, models, held) if expected else None,
         )
         for worker, batches in shares.shares.items()
     )
-    return replace(found, shares=given, estimated_seconds=_makespan(plan, spec, expected, pool), known=known)
+    seconds = _makespan(plan, spec, expected, pool, held)
+    return replace(found, shares=given, estimated_seconds=seconds, known=known, limits=tuple(held))
 
 
-def _makespan(plan: Plan, spec: Spec, expected: Mapping[str, float], pool: Sequence[WorkerStatus]) -> float | None:
-    """Seconds from start to end on these workers when nothing else runs there: played through, or the least possible
-    where there are so many trials that both are alike."""
+def _limits(site: Site, plan: Plan) -> dict[str, Limit]:
+    """Those that hold for its trials."""
+    models = {simulate.model_of(trial) for trial in plan.trials}
+    return {key: one for key, one in limits.of(site.db).items() if any(covers(key, model) for model in models)}
+
+
+def _share_seconds(
+    batches: Sequence[Sequence[str]],
+    expected: Mapping[str, float],
+    models: Mapping[str, str],
+    held: Mapping[str, Limit],
+) -> float:
+    names = [name for batch in batches for name in batch]
+    least = [
+        bounds.limited([expected[name] for name in names if covers(key, models[name])], limit)
+        for key, limit in held.items()
+    ]
+    return max([0.0, *(sum(expected[name] for name in batch) for batch in batches), *least])
+
+
+def _makespan(
+    plan: Plan,
+    spec: Spec,
+    expected: Mapping[str, float],
+    pool: Sequence[WorkerStatus],
+    held: Mapping[str, Limit],
+) -> float | None:
+    """Seconds from start to end on these workers when nothing else runs there or has the model providers' limits:
+    played through, or the least possible where there are so many trials that both are alike."""
     if not expected:
         return None
     machines = [
@@ -246,12 +281,12 @@ def _makespan(plan: Plan, spec: Spec, expected: Mapping[str, float], pool: Seque
         )
         for worker in pool
     ]
-    if len(plan.trials) > _PLAYED:
-        taking = [machine for machine in machines if machine.weight != 0]
-        return max(1.0, simulate.bound(list(expected.values()), taking, spec.per_worker_concurrency))
     trials = [replace(trial, estimated_seconds=expected[trial.name]) for trial in plan.trials]
     work = Work(trials=trials, limit=spec.per_worker_concurrency)
-    return max(1.0, simulate.simulate([work], machines).makespan)
+    if len(plan.trials) > (_PLAYED_HELD if held else _PLAYED):
+        taking = [machine for machine in machines if machine.weight != 0]
+        return max(1.0, bounds.bound_of(work, taking, held))
+    return max(1.0, simulate.simulate([work], machines, limits=held).makespan)
 
 
 def _durations(site: Site, spec: Spec, plan: Plan) -> tuple[int, Mapping[str, float]]:

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from aeo.core.errors import InputError
+from aeo.core.model import MOST_SLOTS
 
 PREFIX = "AEO_"
 LOG_FORMATS = ("text", "json")
@@ -161,6 +162,8 @@ def _check(config: Config) -> Config:
         value = getattr(config, name)
         if not (math.isfinite(value) and value > 0):
             raise InputError("must be a finite number above 0.", field="--" + name.replace("_", "-"))
+    if config.slots > MOST_SLOTS:
+        raise InputError(f"must be a whole number from 1 to {MOST_SLOTS}.", field="--slots")
     if config.max_starting < 0:
         raise InputError("must be 0 or more.", field="--max-starting")
     if not 0 < config.breaker_share <= 1:

@@ -13,6 +13,7 @@ from pathlib import Path
 from aeo import dispatch, executors, records
 from aeo.core.errors import ExecutorFailed, NotFound, Unavailable
 from aeo.core.model import EvaluationState, Outcome, TrialRow
+from aeo.core.words import count
 from aeo.executors import JobProgress
 from aeo.layout import LIVE, inside
 from aeo.records import Record
@@ -83,19 +84,22 @@ def _end(site: Site, id: str, state: EvaluationState, reason: str) -> Evaluation
 
 
 def _closing_state(status: EvaluationStatus) -> tuple[EvaluationState, str]:
-    def count(outcome: Outcome) -> int:
-        return status.outcomes.get(outcome, 0)
+    cancelled, failed = (status.outcomes.get(one, 0) for one in (Outcome.CANCELLED, Outcome.INFRA_ERROR))
 
     if status.stopped and status.state is not EvaluationState.CANCELLING:
-        reason = f"stopped early by its rule, {count(Outcome.CANCELLED)} trials not run: {status.stopped}"
-        if count(Outcome.INFRA_ERROR):
-            return EvaluationState.FAILED, f"{count(Outcome.INFRA_ERROR)} infrastructure errors; {reason}"
+        reason = f"stopped early by its rule, {count(cancelled, 'trial')} not run: {status.stopped}"
+        if failed:
+            return EvaluationState.FAILED, f"{count(failed, 'infrastructure error')}; {reason}"
         return EvaluationState.SUCCEEDED, reason
-    if count(Outcome.CANCELLED):
+    if cancelled:
         who = _cancelled(status) or "cancelled"
-        return EvaluationState.CANCELLED, f"{who}; {count(Outcome.CANCELLED)} trials not run to their end"
-    if count(Outcome.INFRA_ERROR):
-        return EvaluationState.FAILED, f"{count(Outcome.INFRA_ERROR)} trials ended as infrastructure errors"
+        return (
+            EvaluationState.CANCELLED,
+            f"{who}; {count(cancelled, 'trial')} not run to {'its' if cancelled == 1 else 'their'} end",
+        )
+    if failed:
+        ended = "ended as an infrastructure error" if failed == 1 else "ended as infrastructure errors"
+        return EvaluationState.FAILED, f"{count(failed, 'trial')} {ended}"
     return EvaluationState.SUCCEEDED, ""
 
 

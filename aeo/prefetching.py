@@ -23,6 +23,7 @@ import psutil
 from aeo import contents, executors, workers
 from aeo.celery import messages_running
 from aeo.core.errors import AeoError, TransferFailed, Unavailable
+from aeo.core.words import count
 from aeo.executors.supplies import Image, Needed, Supplies, supplies_of
 from aeo.site import WorkerSite
 from aeo.store import prefetches
@@ -190,7 +191,7 @@ def _bring_folders(work: _Work, folders: Sequence[Folder]) -> None:
     site.local.tasks.mkdir(parents=True, exist_ok=True)
     why = lacking(site.local.root, sum(folder.size for folder in missing), site.config.clean_above)
     if why and missing:
-        work.fail(f"{len(missing)} tasks", why)
+        work.fail(count(len(missing), "task"), why)
         work.halt.set()
         return
 

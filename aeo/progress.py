@@ -14,7 +14,7 @@ from aeo.core import estimate
 from aeo.core.errors import NotFound
 from aeo.core.model import Claim, EvaluationState, Outcome, Spec, TrialRow, TrialState
 from aeo.site import Site
-from aeo.store import connection
+from aeo.store import connection, limits
 from aeo.store import evaluations as store
 from aeo.store import trials as trial_store
 from aeo.store.evaluations import BatchState, BatchStatus, EvaluationStatus
@@ -220,7 +220,13 @@ def _eta(
     ]
     # A batch is a slot: in use, or to be used once its worker gets to it.
     slots = [item for item in batches if item.state is not BatchState.ENDED]
-    return estimate.between(list(waiting.values()), begun, slots=max(len(running), len(slots)), finished=durations)
+    return estimate.between(
+        list(waiting.values()),
+        begun,
+        slots=max(len(running), len(slots)),
+        finished=durations,
+        held=limits.held(site.db, status.id),
+    )
 
 
 def lines(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from aeo import grants, jobs, records, redispatch, results
 from aeo.core.errors import AeoError, NotFound
 from aeo.core.model import Claim, EvaluationState, WorkerState
+from aeo.core.words import count
 from aeo.records import Record
 from aeo.recovery import no_harm_to_others, recover
 from aeo.site import Site
@@ -91,9 +92,8 @@ def _requeue_expired(site: Site, record: Record, pool: Mapping[str, WorkerStatus
             max_requeues=record.evaluation.spec.max_requeues,
         )
         if requeued is Requeued.EXHAUSTED:
-            message = (
-                f"Its lease ended in each of {claim.attempt} runs: its worker went away, or it did not stop when told."
-            )
+            runs = count(claim.attempt, "run")
+            message = f"Its lease ended in each of {runs}: its worker went away, or it did not stop when told."
             results.fail(site, record, record.trials[claim.trial], "WorkerLost", message)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aeo.core.errors import InputError, Problem
-from aeo.core.model import Spec, StopRule
+from aeo.core.model import MOST_FACTOR, MOST_WHOLE, Spec, StopRule
 from aeo.core.names import check_name, check_variable
 from aeo.executors import PLAIN, SubmittedFile, document, secrets
 
@@ -31,8 +31,6 @@ HEADER = (
 )
 #: Under our own header agents get three times their time-out, as people here are used to.
 AGENT_TIMEOUT_MULTIPLIER = 3.0
-#: Largest whole number in a header, either way.
-_MOST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,19 +138,15 @@ def _secrets(key: str, value: Any) -> tuple[str, ...]:
 def _concurrency(key: str, value: Any) -> int | None:
     if value == "all" or value is None:
         return None
-    return _whole(1, "a whole number of at least 1, or 'all'")(key, value)
+    return _whole(1, ", or 'all'")(key, value)
 
 
-def _whole(least: int, wanted: str) -> Callable[[str, Any], int]:
+def _whole(least: int, otherwise: str = "") -> Callable[[str, Any], int]:
     def check(key: str, value: Any) -> int:
         if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,10}", value):
             value = int(value)
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not (-_MOST if least is None else least) <= value <= _MOST
-        ):
-            raise InputError(f"must be {wanted}.", field=key)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_WHOLE:
+            raise InputError(f"must be a whole number from {least} to {MOST_WHOLE}{otherwise}.", field=key)
         return value
 
     return check
@@ -161,8 +155,8 @@ def _whole(least: int, wanted: str) -> Callable[[str, Any], int]:
 def _multiplier(key: str, value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-        raise InputError("must be a number above 0.", field=key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FACTOR:
+        raise InputError(f"must be a number above 0 and below {MOST_FACTOR}.", field=key)
     return float(value)
 
 
@@ -175,7 +169,7 @@ def _rule(key: str, value: Any) -> StopRule:
         raise InputError("has a key that is not known.", field=key, fix="Known: interval, compare, min_trials.")
     if ("interval" in given) == ("compare" in given):
         raise InputError("must have one of interval and compare.", field=key)
-    least = _whole(2, "a whole number of at least 2")(f"{key}.min_trials", given.get("min_trials", 30))
+    least = _whole(2)(f"{key}.min_trials", given.get("min_trials", 30))
     if "interval" in given:
         return StopRule(interval=_part(f"{key}.interval", given["interval"]), min_trials=least)
     sides = given["compare"]
@@ -193,8 +187,8 @@ def _part(key: str, value: Any) -> float:
             value = float(value)
         except ValueError:
             value = None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
-        raise InputError("must be a number above 0.", field=key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST_WHOLE:
+        raise InputError(f"must be a number above 0 and at most {MOST_WHOLE}.", field=key)
     return float(value)
 
 
@@ -203,9 +197,9 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "name": _text,
     "workers": _workers,
     "per_worker_concurrency": _concurrency,
-    "priority": _whole(-_MOST, "a whole number"),
+    "priority": _whole(-MOST_WHOLE),
     "agent_timeout_multiplier": _multiplier,
-    "max_requeues": _whole(0, "a whole number of at least 0"),
+    "max_requeues": _whole(0),
     "secrets": _secrets,
     "stop_when": _rule,
 }

@@ -35,12 +35,25 @@ _FIXES: Mapping[str, str | Callable[[_Context], str]] = {
     "model_type": "Give an object ({…}).",
     "enum": lambda ctx: f"Give {ctx['expected']}.",
     "literal_error": lambda ctx: f"Give {ctx['expected']}.",
-    "greater_than": lambda ctx: f"Give more than {ctx['gt']:g}.",
-    "greater_than_equal": lambda ctx: f"Give {ctx['ge']:g} or more.",
-    "less_than": lambda ctx: f"Give less than {ctx['lt']:g}.",
-    "less_than_equal": lambda ctx: f"Give {ctx['le']:g} or less.",
+    "greater_than": lambda ctx: f"Give more than {_plain(ctx['gt'])}.",
+    "greater_than_equal": lambda ctx: f"Give {_plain(ctx['ge'])} or more.",
+    "less_than": lambda ctx: f"Give less than {_plain(ctx['lt'])}.",
+    "less_than_equal": lambda ctx: f"Give {_plain(ctx['le'])} or less.",
     # Ours, which say themselves what to do.
     "value_error": "",
+}
+
+
+#: What is said in place of pydantic's own words, where its bound is told with the fix.
+_MESSAGES: Mapping[str, str] = {
+    "missing": "is missing.",
+    "string_too_short": "is too short.",
+    "string_too_long": "is too long.",
+    "greater_than": "is too small.",
+    "greater_than_equal": "is too small.",
+    "less_than": "is too large.",
+    "less_than_equal": "is too large.",
+    "finite_number": "is no finite number.",
 }
 
 
@@ -49,10 +62,15 @@ def problems(error: ValidationError, place: str) -> Iterator[Problem]:
     for item in error.errors():
         path = ".".join(map(str, item["loc"]))
         yield Problem(
-            message=item["msg"].removeprefix("Value error, "),
+            message=_message(item),
             field=path or ("body" if place == "json" else place),
             fix=_fix(item, place),
         )
+
+
+def _message(item: ErrorDetails) -> str:
+    said = _MESSAGES.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+    return said if said.endswith((".", "!", "?")) else f"{said}."
 
 
 def _fix(item: ErrorDetails, place: str) -> str:
@@ -85,6 +103,11 @@ def _schema(place: str) -> type[BaseModel] | None:
     spec = getattr(current_app.view_functions.get(request.endpoint or ""), "_spec", {})
     found = spec.get("body") if place == "json" else next((s for s, at in spec.get("args") or () if at == place), None)
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _plain(number: float) -> str:
+    """Without an exponent where it needs none."""
+    return str(int(number)) if number == int(number) else f"{number:g}"
 
 
 def _count(number: int, noun: str) -> str:

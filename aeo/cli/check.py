@@ -9,6 +9,7 @@ import click
 from aeo.cli import show
 from aeo.cli.answers import Body, clean
 from aeo.core.errors import Problem
+from aeo.core.words import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class CheckView:
     shares: tuple[Row, ...]
     #: Worker and why.
     unfit: tuple[tuple[str, str], ...]
+    #: Keys of the limits of model providers that hold for it.
+    limits: tuple[str, ...]
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
 
@@ -67,6 +70,7 @@ def read(body: Body) -> CheckView:
             for item in _items(body, "shares")
         ),
         unfit=tuple((_text(item, "worker"), _text(item, "reason")) for item in _items(body, "unfit")),
+        limits=tuple(map(clean, body.get("limits") or ())),
         problems=tuple(
             Problem(message=_text(item, "message"), field=_text(item, "field"), fix=_text(item, "fix"))
             for item in _items(body, "problems")
@@ -80,7 +84,7 @@ def show_plan(view: CheckView) -> None:
     if view.trials:
         name = f"{view.name}: " if view.name else ""
         kept = f", {view.carried} with the earlier result" if view.carried else ""
-        click.echo(f"{name}{view.trials} trials of {view.tasks} tasks{kept}, {view.executor}")
+        click.echo(f"{name}{count(view.trials, 'trial')} of {count(view.tasks, 'task')}{kept}, {view.executor}")
         click.echo(f"Estimated time: {_span(view.seconds)}{_basis(view)}")
     if len(view.agents) > 1:
         click.echo()
@@ -103,7 +107,8 @@ def show_plan(view: CheckView) -> None:
 def _basis(view: CheckView) -> str:
     if view.seconds is None:
         return " (too few of its tasks ran before)"
-    return f" when all its slots are free, from past runs of {view.known} of {view.trials - view.carried} trials"
+    free = f" when all its slots are free{', under the limit of ' if view.limits else ''}{', '.join(view.limits)}"
+    return f"{free}, from past runs of {view.known} of {count(view.trials - view.carried, 'trial')}"
 
 
 def _span(seconds: float | None) -> str:

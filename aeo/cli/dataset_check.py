@@ -12,6 +12,7 @@ from aeo.cli.answers import clean
 from aeo.cli.client import connect
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError
+from aeo.core.words import be, count
 
 #: Names of tasks that are shown of each kind.
 _MOST = 20
@@ -65,12 +66,13 @@ def _print(report: Mapping[str, Any]) -> None:
         return
     total = report["listed_total"]
     listed = f", {total} listed by {clean(report['listed_by'])}" if total is not None else ""
-    click.echo(f"{name}: {report['verdict']}, {report['tasks']} tasks{listed}")
+    click.echo(f"{name}: {report['verdict']}, {count(report['tasks'], 'task')}{listed}")
     since = f"since {report['recorded_at'][:16].replace('T', ' ')} UTC" if report["recorded_at"] else "never recorded"
     _differences(since, report["recorded"])
     _differences("against the list", report["listed"])
     if total is not None and total != report["tasks"] and not report["listed"]["missing"]:
-        click.echo(f"  {report['tasks']} tasks are here, {total} are listed")
+        here = report["tasks"]
+        click.echo(f"  {count(here, 'task')} {be(here)} here, {total} {be(total)} listed")
     for one in report["broken"][:_MOST]:
         click.echo(f"  cannot be run: {clean(one['name'])}: {clean(one['problem'])}")
     _more(len(report["broken"]))
@@ -91,6 +93,6 @@ def _names(names: list[str], most: int) -> str:
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _more(count: int) -> None:
-    if count > _MOST:
-        click.echo(f"  and {count - _MOST} more")
+def _more(number: int) -> None:
+    if number > _MOST:
+        click.echo(f"  and {number - _MOST} more")

@@ -17,6 +17,7 @@ from aeo.cli.dataset_check import check
 from aeo.cli.dataset_prefetch import prefetch
 from aeo.cli.follow import as_json
 from aeo.core.errors import InputError, Unavailable
+from aeo.core.words import count
 
 #: Seconds between two looks at a download.
 POLL_SECONDS = 1.0
@@ -91,7 +92,7 @@ def show(name: str, as_json: bool, **query: Any) -> None:
     columns = ("task", "category", "difficulty", "cpus", "memory", "time-out", "pass rate", "runs", "median", "workers")
     tables.table(columns, map(_row, rows), right=columns[3:])
     if body["total"] > len(rows):
-        click.echo(f"{len(rows)} of {body['total']} tasks. See --offset and --limit.", err=True)
+        click.echo(f"{len(rows)} of {count(body['total'], 'task')}. See --offset and --limit.", err=True)
 
 
 @datasets.command(
@@ -124,9 +125,11 @@ def add(name: str, path: str | None, reference: str | None, registry: str, execu
         return
     made = body["dataset"]
     if path:
-        click.echo(f"{name} is configured with {made['tasks']} tasks.")
+        click.echo(f"{name} is configured with {count(made['tasks'], 'task')}.")
         if made["broken"]:
-            click.echo(f"Warning: {made['broken']} tasks are broken; see: aeo datasets show {name}", err=True)
+            click.echo(
+                f"Warning: {count(made['broken'], 'task')} cannot be run; see: aeo datasets show {name}", err=True
+            )
     else:
         click.echo(f"{name} is configured. Fetch it: aeo datasets download {name}")
 
@@ -175,7 +178,7 @@ def download(name: str, wait: bool, as_json: bool) -> None:
     if wait and body["download"]["state"] != "done":
         raise Unavailable(_why(name, body["download"]))
     if wait and not as_json:
-        click.echo(f"{name} is here: {body['download']['done']} tasks.")
+        click.echo(f"{name} is here: {count(body['download']['done'], 'task')}.")
 
 
 @datasets.command(

@@ -8,7 +8,10 @@ from aeo.cli import show, views
 from aeo.cli.answers import Body
 from aeo.cli.client import connect
 from aeo.cli.follow import as_json
+from aeo.cli.numbers import Number
 from aeo.core.errors import InputError
+from aeo.core.limits import MOST, check, check_key
+from aeo.core.pool import Limit
 
 
 @click.group(
@@ -40,10 +43,10 @@ Examples:
   aeo limits set openai/gpt-5 --per-minute 30 --json""",
 )
 @click.argument("key", metavar="KEY")
-@click.option("--trials", type=click.IntRange(0), default=0, help="Trials at once; 0: any number.")
+@click.option("--trials", type=click.IntRange(0, MOST), default=0, help="Trials at once; 0: any number.")
 @click.option(
     "--per-minute",
-    type=click.FloatRange(0),
+    type=Number(0, MOST),
     default=0.0,
     metavar="R",
     help="Trials that start in a minute, evenly spread; 0: any number.",
@@ -51,10 +54,12 @@ Examples:
 @as_json
 def set_(key: str, trials: int, per_minute: float, as_json: bool) -> None:
     """Limit the trials under a key from now on; those that run go on."""
+    check_key(key, field="KEY")
     if not trials and not per_minute:
         raise InputError(
             "nothing is limited.", field="--trials", fix=f"Give --trials or --per-minute; or: aeo limits clear {key}"
         )
+    check(Limit(trials=trials, per_minute=per_minute))
     _show(connect().set_limit(key, trials=trials, per_minute=per_minute), as_json)
 
 

@@ -10,9 +10,11 @@ import click
 
 from aeo import folders, lock, logs, processes
 from aeo.cli.client import Client, connect
+from aeo.cli.numbers import Number
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
+from aeo.core.words import be, count
 from aeo.embedded import local
 from aeo.layout import Shared
 
@@ -90,7 +92,7 @@ The address opens everything: it stands in no log, and belongs in none.""",
 )
 @click.option("--shown", metavar="URL", help="The controller's address as your browser reaches it (default: AEO_URL).")
 @click.option("--workers", "wanted", type=click.IntRange(0), default=0, help="Wait until so many workers are online.")
-@click.option("--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait at most.")
+@click.option("--patience", type=Number(0, 1e6), default=60.0, show_default=True, help="Seconds to wait at most.")
 @settings(("shared_root", "auth_token"), {"auth_token": "The controller's token (default: from its shared root)."})
 def sign_in(shown: str | None, wanted: int, patience: float, **flags: str | None) -> None:
     """Print an address that signs a browser in, once the controller answers."""
@@ -101,7 +103,7 @@ def sign_in(shown: str | None, wanted: int, patience: float, **flags: str | None
     client = connect({"AEO_URL": url, "AEO_TOKEN": token})
     online = _await_workers(client, wanted, time.monotonic() + patience)
     if wanted:
-        click.echo(f"{online} of {wanted} workers are online.")
+        click.echo(f"{online} of {count(wanted, 'worker')} {be(wanted)} online.")
     click.echo(f"Sign in: {(shown or client.url).rstrip('/')}/?token={token}")
 
 

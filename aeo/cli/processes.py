@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +16,14 @@ from typing import Any, TypeVar
 import click
 
 from aeo import logs, processes
+from aeo.cli.client import own_token
 from aeo.cli.demo import demo
+from aeo.cli.numbers import whole
 from aeo.config import PREFIX, Config, from_environment
 from aeo.core.errors import InputError
+from aeo.core.model import MOST_SLOTS
 from aeo.core.scaling import Limits
+from aeo.core.words import count
 from aeo.embedded import local
 from aeo.embedded.children import interruptible
 from aeo.embedded.elastic import Elastic, elastic, scaled
@@ -81,7 +85,7 @@ _UNITS: Mapping[str, str] = {"poll_interval": "SECONDS", "max_body": "BYTES", "c
 _OF_WORKERS: Mapping[str, str] = {
     "host": "This machine's name on pages (default: its own name).",
     "shared_root": "Where the controller's folder is mounted here (default: at the path the controller says).",
-    "auth_token": "The controller's token.",
+    "auth_token": "The controller's token (default: on its own machine the one in its shared root).",
     "broker_url": "The broker's address (default: what the controller says).",
     "transfer_url": "Where results go: a path, ssh://… or rsync://… (default: what the controller says).",
 }
@@ -201,6 +205,7 @@ def worker(ctx: click.Context, /, **flags: str | None) -> None:
     """Run a worker on this machine until SIGTERM or Ctrl-C; a second signal gives running trials back."""
     named = flags["host"] or os.environ.get(f"{PREFIX}HOST")
     config = read({**flags, "host": named or platform.node()})
+    config = replace(config, auth_token=config.auth_token or own_token(config, config.controller_url))
     mounted = flags["shared_root"] or os.environ.get(f"{PREFIX}SHARED_ROOT")
     hide_secrets()
     logs.to_stderr(config, process="worker", worker=config.worker_id)
@@ -257,9 +262,11 @@ def _limits(least: int | None, most: int | None, count: int | None, slots: int) 
 
 def _named(text: str) -> tuple[str, int]:
     name, _, slots = text.partition("=")
-    if not (name and slots.isascii() and slots.isdigit() and int(slots) > 0):
-        raise InputError(f"{text!r} is not NAME=SLOTS.", field="--worker")
-    return name, int(slots)
+    number = whole(slots, 1, MOST_SLOTS)
+    if not name or number is None:
+        fix = f"Give NAME=SLOTS, such as a=4, SLOTS a whole number from 1 to {MOST_SLOTS}."
+        raise InputError(f"{text!r} names no worker.", field="--worker", fix=fix)
+    return name, number
 
 
 def run(config: Config, workers: Sequence[tuple[str, int]] = (), wanted: Elastic | None = None) -> None:
@@ -278,7 +285,7 @@ def run(config: Config, workers: Sequence[tuple[str, int]] = (), wanted: Elastic
                 with nullcontext() if wanted is None else scaled(running, wanted):
                     if wanted is not None:
                         least, most = wanted.limits.least, wanted.limits.most
-                        click.echo(f"{_count(least, 'worker')} to {most}, as trials wait; Ctrl-C stops.", err=True)
+                        click.echo(f"{count(least, 'worker')} to {most}, as trials wait; Ctrl-C stops.", err=True)
                     while not running.crew.failed.wait(3600):
                         pass
                 running.crew.check()
@@ -297,11 +304,7 @@ def _run_workers(running: Controller, workers: Sequence[tuple[str, int]]) -> Non
             return
     if workers:
         slots = sum(slots for _, slots in workers)
-        click.echo(f"{_count(len(workers), 'worker')} ready ({_count(slots, 'slot')}); Ctrl-C stops.", err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        click.echo(f"{count(len(workers), 'worker')} ready ({count(slots, 'slot')}); Ctrl-C stops.", err=True)
 
 
 def _announce(config: Config, running: Controller) -> None:

@@ -14,6 +14,7 @@ from aeo.cli.answers import clean
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
 from aeo.core.errors import InputError
+from aeo.core.words import count
 from aeo.retention import Found
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -73,9 +74,7 @@ def prune(
     if as_json:
         show.as_json({"dry_run": dry_run, "pruned": encode(found)})
     elif not dry_run:
-        click.echo(
-            f"Removed {_count(len(found.evaluations), 'evaluation')}, {_count(len(found.tasks), 'task folder')}."
-        )
+        click.echo(f"Removed {count(len(found.evaluations), 'evaluation')}, {count(len(found.tasks), 'task folder')}.")
 
 
 def _agreed() -> bool:
@@ -96,15 +95,11 @@ def _print(found: Found, *, jobs: bool) -> None:
         show.table(("id", "name", "ended", "MiB", "job folder"), rows, right=("MiB",))
     total = sum(one.bytes for one in found.evaluations) + found.task_bytes
     click.echo(
-        f"{_count(len(rows), 'old evaluation')}, {_count(len(found.tasks), 'task folder')} nobody needs: "
-        f"{_mib(total)} MiB; {_count(len(found.kept), 'old evaluation')} kept."
+        f"{count(len(rows), 'old evaluation')}, {count(len(found.tasks), 'task folder')} nobody needs: "
+        f"{_mib(total)} MiB; {count(len(found.kept), 'old evaluation')} kept."
     )
     for note in found.notes:
         click.echo(f"Warning: {clean(note)}", err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _mib(size: int) -> str:

@@ -18,6 +18,7 @@ from rich.table import Table
 from aeo.cli.answers import Body
 from aeo.cli.views import EvaluationView, RunView, ScoreView, ShareView, TrialView, WorkerView
 from aeo.core.model import EvaluationState
+from aeo.core.words import count
 
 #: Seconds between two lines of progress where there is no terminal.
 LINE_SECONDS = 5.0
@@ -89,7 +90,7 @@ def result(view: EvaluationView, trials: Sequence[TrialView], total: int) -> Non
     """Print how an evaluation ended: its trials, its scores with coverage, its job folder."""
     trial_table(trials)
     if total > len(trials):
-        click.echo(f"… {total - len(trials)} more trials: in the job folder and on the controller's page.")
+        click.echo(f"… {count(total - len(trials), 'more trial')}: in the job folder and on the controller's page.")
     scores(view.scores)
     click.echo()
     click.echo(f"{view.name} {view.state}" + (f" ({view.reason})" if view.reason else ""))
@@ -243,7 +244,7 @@ def age(moment: datetime | None) -> str:
 
 def span(seconds: float) -> str:
     """A duration in its two largest units: ``2h 05m``."""
-    whole = max(0, round(min(seconds, 1e9)))
+    whole = max(0, round(min(seconds, 1e18)))
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
 
-from aeo.cli import show
+from aeo.cli import numbers, show, trial_rows, views
 from aeo.cli.answers import Body, clean
 from aeo.cli.client import Client, connect
 from aeo.cli.follow import as_json
+from aeo.cli.numbers import Number
 from aeo.cli.submit import concurrency
+from aeo.cli.trial_rows import Row
 from aeo.core import simulate as core
+from aeo.core.bounds import bound_of
+from aeo.core.choose import covers
 from aeo.core.errors import InputError
 from aeo.core.model import Capacity, Needs, PlannedTrial
+from aeo.core.pool import Limit
 from aeo.core.simulate import Forecast, Machine, Work
+from aeo.core.words import count
 
-#: Columns of a CSV: the first two must be there.
-COLUMNS = ("task", "seconds", "cpus", "memory_mb", "estimated")
+#: Of a machine that is given: most slots, and its least and greatest speed.
+MOST_SLOTS = 100_000
+SPEEDS = (0.001, 1000.0)
+#: Most machines that --add N adds.
+MOST_ADDED = 1000
+_WANTED = (
+    f"NAME=SLOTS[:SPEED] such as a=4 or a=4:0.5, with SLOTS a whole number from 1 to {MOST_SLOTS} and SPEED "
+    f"{numbers.allowed(*SPEEDS)}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +42,23 @@ class Ask:
 
     work: Work
     overhead: float
+    #: Of the model providers that its trials use.
+    limits: Mapping[str, Limit] = field(default_factory=dict)
     #: Planned trials that are left out, as nobody knows what they take.
     unknown: int = 0
 
     def on(self, machines: Sequence[Machine]) -> Forecast:
         """Play it through on these."""
-        return core.simulate([self.work], machines, overhead=self.overhead)
+        return core.simulate([self.work], machines, limits=self.limits, overhead=self.overhead)
 
     def bound(self, machines: Sequence[Machine], found: Forecast) -> float:
         """The least time that anybody could take for what ran."""
-        left = set(found.left.get(self.work.id, ()))
-        seconds = [self.work.takes(trial) for trial in self.work.trials if trial.name not in left]
-        return core.bound(seconds, machines, self.work.limit)
+        return bound_of(self.work, machines, self.limits, without=set(found.left.get(self.work.id, ())))
+
+    def unseen(self, machines: Sequence[Machine]) -> list[str]:
+        """Machines of which nothing but slots is known, where trials declare more than that."""
+        declared = any(trial.needs != Needs() for trial in self.work.trials)
+        return [machine.name for machine in machines if declared and machine.capacity is None]
 
 
 class MachineType(click.ParamType[Machine]):
@@ -57,20 +71,35 @@ class MachineType(click.ParamType[Machine]):
         if isinstance(value, Machine):
             return value
         name, _, rest = str(value).rpartition("=")
-        slots, _, speed = rest.partition(":")
-        try:
-            number, rate = int(slots), float(speed or 1)
-        except ValueError:
-            number, rate = 0, 0.0
-        if not name or not 1 <= number <= 100_000 or not 0 < rate < 1e6:
-            self.fail(f"{value!r} is not like a=4 or a=4:0.5.", param, ctx)
+        slots, timed, speed = rest.partition(":")
+        number = numbers.whole(slots, 1, MOST_SLOTS)
+        rate = numbers.read(speed, *SPEEDS) if timed else 1.0
+        if not name or number is None or rate is None:
+            self.fail(f"{clean(value)!r} is not {_WANTED}.", param, ctx)
         return Machine(name=name, slots=number, speed=rate)
+
+
+class MoreType(click.ParamType[Machine | int]):
+    """How many more, or one of them."""
+
+    name = "N|NAME=SLOTS[:SPEED]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Machine | int:
+        """Read it."""
+        number = numbers.whole(str(value), 0, MOST_ADDED)
+        if number is not None:
+            return number
+        if "=" not in str(value):
+            self.fail(f"{clean(value)!r} is neither a whole number from 0 to {MOST_ADDED} nor {_WANTED}.", param, ctx)
+        return MachineType().convert(value, param, ctx)
 
 
 @click.command(
     epilog="""\b
 Where the work comes from: an evaluation that ran (ID), or one of --csv, --lognormal, --each.
-Where it runs: --worker, else the workers that are online now.
+Where it runs: --worker, else the workers that are online now. Of --worker only slots and speed are known: what trials
+declare of cpus and memory counts on the workers that are online alone.
+The limits of model providers (`aeo limits`) hold for an evaluation that ran; the others name no model.
 
 \b
 Examples:
@@ -82,16 +111,27 @@ Examples:
 @click.argument("id", metavar="[ID]", required=False)
 @click.option("--csv", "file", metavar="FILE", help="A table with the columns task,seconds[,cpus,memory_mb,estimated].")
 @click.option("--lognormal", metavar="MEDIAN,SIGMA", help="Draw --trials durations: half are below the median.")
-@click.option("--each", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="--trials alike.")
-@click.option("--trials", type=click.IntRange(1, 1_000_000), help="How many of them.")
+@click.option("--each", type=Number(0, trial_rows.LONGEST, above=True), metavar="SECONDS", help="--trials alike.")
+@click.option("--trials", type=click.IntRange(1, trial_rows.MOST), metavar="N", help="How many of them.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what is drawn.")
 @click.option("--worker", "workers", type=MachineType(), multiple=True, help="A machine; repeatable.")
-@click.option("--add", multiple=True, metavar="N|NAME=SLOTS[:SPEED]", help="Also tell what more machines would give.")
-@click.option("--per-worker-concurrency", type=concurrency, metavar="N|all", help="Slots of each it may use.")
-@click.option("--overhead", type=click.FloatRange(0), default=0.0, help="Seconds beside each trial (default 0).")
+@click.option("--add", type=MoreType(), multiple=True, help="Also tell what more machines would give (default 2).")
+@click.option(
+    "--per-worker-concurrency",
+    type=concurrency,
+    metavar="N|all",
+    help="Slots of each it may use (default: of ID as it was submitted, else all; `aeo submit` takes 1).",
+)
+@click.option(
+    "--overhead",
+    type=Number(0, trial_rows.LONGEST),
+    default=0.0,
+    metavar="SECONDS",
+    help="Beside each trial (default 0).",
+)
 @click.option("--blind", is_flag=True, help="As if nothing were known of how long each trial takes.")
 @as_json
-def simulate(as_json: bool, workers: tuple[Machine, ...], add: tuple[str, ...], **given: Any) -> None:
+def simulate(as_json: bool, workers: tuple[Machine, ...], add: tuple[Machine | int, ...], **given: Any) -> None:
     """Tell when the work of evaluation ID would end on a pool, without running it.
 
     It is played through by the rules that a running controller follows. Without --add it tells what two more machines
@@ -108,9 +148,12 @@ def simulate(as_json: bool, workers: tuple[Machine, ...], add: tuple[str, ...], 
     names = [machine.name for machine in pool]
     if len(set(names)) < len(names):
         raise InputError("two machines have the same name.", field="--worker")
-    more = [*pool, *_added(add or ("2",), pool)]
+    more = [*pool, *_added(add or (2,), pool)]
     found, then = asked.on(pool), asked.on(more)
     body = _body(asked, pool, found) | {"with_added": _body(asked, more, then), "left_out": asked.unknown}
+    body["limits"] = {key: {"trials": one.trials, "per_minute": one.per_minute} for key, one in asked.limits.items()}
+    if unseen := asked.unseen(more):
+        show.warnings([f"what trials declare of cpus and memory is not counted on {', '.join(map(clean, unseen))}."])
     if as_json:
         show.as_json(body)
     else:
@@ -118,88 +161,56 @@ def simulate(as_json: bool, workers: tuple[Machine, ...], add: tuple[str, ...], 
 
 
 def _asked(client: Client | None, given: Mapping[str, Any]) -> Ask:
-    limit, unknown = given["per_worker_concurrency"], 0
+    limit, unknown, limits = given["per_worker_concurrency"], 0, {}
     if given["id"] is not None:
         body = _of(client).trace(given["id"])
         limit = body.get("per_worker_concurrency") if limit is None else limit
         items = [item for item in body.get("trials") or () if isinstance(item, dict)]
         unknown = int(body.get("planned") or 0) - len(items)
         rows = [_traced(item) for item in items]
+        if not rows:
+            raise InputError("no trial of it has run.", field="ID", fix="Simulate it once some have.")
+        limits = _limits(_of(client), {row.model for row in rows})
     elif given["file"] is not None:
-        rows = _table(given["file"])
+        rows = trial_rows.read(given["file"])
+    elif given["each"] is not None:
+        rows = trial_rows.alike([given["each"]] * given["trials"])
     else:
-        rows = [(f"task-{number}", one, one, Needs(), "") for number, one in enumerate(_drawn(given), 1)]
-    if not rows:
-        raise InputError("no trial of it has run.", field="ID" if given["id"] is not None else "--csv")
+        rows = trial_rows.alike(trial_rows.of_distribution(given["lognormal"], given["trials"], given["seed"]))
     planned = tuple(
         PlannedTrial(
             name=f"trial-{number}",
-            task=task,
-            estimated_seconds=1.0 if given["blind"] else expected,
-            needs=needs,
-            labels={"model": model} if model else {},
+            task=row.task,
+            estimated_seconds=1.0 if given["blind"] else row.expected,
+            needs=row.needs,
+            labels={"model": row.model} if row.model else {},
         )
-        for number, (task, _, expected, needs, model) in enumerate(rows)
+        for number, row in enumerate(rows)
     )
-    seconds = {trial.name: row[1] for trial, row in zip(planned, rows, strict=True)}
+    seconds = {trial.name: row.seconds for trial, row in zip(planned, rows, strict=True)}
     work = Work(trials=planned, seconds=seconds, limit=None if limit == "all" else limit)
-    return Ask(work=work, overhead=given["overhead"], unknown=unknown)
+    return Ask(work=work, overhead=given["overhead"], limits=limits, unknown=unknown)
 
 
-_Row = tuple[str, float, float, Needs, str]
-
-
-def _traced(item: Body) -> _Row:
+def _traced(item: Body) -> Row:
     needs = Needs(cpus=item.get("cpus") or 0.0, memory_mb=item.get("memory_mb") or 0, disk_mb=item.get("disk_mb") or 0)
     seconds = float(item["seconds"])
-    return clean(item.get("task", "")), seconds, float(item.get("estimated_seconds") or seconds), needs, item["model"]
+    return Row(
+        task=clean(item.get("task", "")),
+        seconds=seconds,
+        expected=float(item.get("estimated_seconds") or seconds),
+        needs=needs,
+        model=str(item.get("model") or ""),
+    )
 
 
-def _drawn(given: Mapping[str, Any]) -> list[float]:
-    if given["each"] is not None:
-        return [given["each"]] * given["trials"]
-    try:
-        median, sigma = map(float, given["lognormal"].split(","))
-    except ValueError:
-        median, sigma = 0.0, 0.0
-    if not (0 < median < 1e9 and 0 <= sigma < 20):
-        raise InputError("is not like 300,1.2.", field="--lognormal")
-    return core.drawn(median, sigma, given["trials"], given["seed"])
-
-
-def _table(file: str) -> list[_Row]:
-    with ExitStack() as stack:
-        try:
-            lines: Iterable[str] = sys.stdin
-            if file != "-":
-                lines = stack.enter_context(Path(file).open(newline="", encoding="utf-8-sig"))
-            reader = csv.DictReader(lines)
-            names = tuple(reader.fieldnames or ())
-            if not {"task", "seconds"} <= set(names) or not set(names) <= set(COLUMNS):
-                raise InputError(
-                    f"has not the columns {','.join(COLUMNS)}.", field=file, fix="The first two must be there."
-                )
-            return [_row(f"{file}:{number}", row) for number, row in enumerate(reader, 2)]
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"cannot be read: {error}", field=file) from None
-
-
-def _row(place: str, row: Mapping[str, str | None]) -> _Row:
-    def number(name: str, otherwise: float = 0.0) -> float:
-        text = row.get(name) or ""
-        try:
-            value = float(text) if text else otherwise
-        except ValueError:
-            value = -1.0
-        if not 0 <= value < math.inf:
-            raise InputError(f"{text!r} is no number of at least 0.", field=f"{place}: {name}")
-        return value
-
-    if not row.get("seconds"):
-        raise InputError("has no seconds.", field=place)
-    seconds = number("seconds")
-    needs = Needs(cpus=number("cpus"), memory_mb=math.ceil(number("memory_mb")))
-    return row["task"] or "", seconds, number("estimated", seconds), needs, ""
+def _limits(client: Client, models: Set[str]) -> dict[str, Limit]:
+    """The controller's limits that hold for these."""
+    return {
+        item.key: Limit(trials=item.trials, per_minute=item.per_minute)
+        for item in views.limits(client.limits())
+        if any(covers(item.key, model) for model in models)
+    }
 
 
 def _of(client: Client | None) -> Client:
@@ -225,16 +236,14 @@ def _live(client: Client | None) -> list[Machine]:
     return found
 
 
-def _added(given: Sequence[str], pool: Sequence[Machine]) -> list[Machine]:
+def _added(given: Sequence[Machine | int], pool: Sequence[Machine]) -> list[Machine]:
     largest = max(pool, key=lambda machine: machine.slots * machine.speed)
     added: list[Machine] = []
-    for text in given:
-        if text.isascii() and text.isdigit() and len(text) < 5:
-            added += [
-                replace(largest, name=f"added-{len(added) + number + 1}", weight=None) for number in range(int(text))
-            ]
+    for one in given:
+        if isinstance(one, Machine):
+            added.append(one)
         else:
-            added.append(MachineType().convert(text, None, None))
+            added += [replace(largest, name=f"added-{len(added) + place + 1}", weight=None) for place in range(one)]
     taken = {machine.name for machine in pool}
     return [replace(one, name=f"{one.name} (added)") if one.name in taken else one for one in added]
 
@@ -264,12 +273,17 @@ def _machine(machine: Machine, found: Forecast) -> dict[str, Any]:
 
 def _print(body: Body, added: Sequence[str]) -> None:
     then = body["with_added"]
-    click.echo(f"{body['trials']} trials end after {show.span(body['makespan'])}")
+    ends = "ends" if body["trials"] == 1 else "end"
+    click.echo(f"{count(body['trials'], 'trial')} {ends} after {show.span(body['makespan'])}")
     click.echo(f"Nobody could be done before {show.span(body['bound'])}; the slots are busy {body['utilisation']:.0%}")
-    if body["unplaced"]:
-        click.echo(f"{body['unplaced']} trials fit no machine and are left out")
-    if body["left_out"]:
-        click.echo(f"{body['left_out']} planned trials have not run and are left out")
+    if body["limits"]:
+        click.echo(f"Under the limits of {', '.join(_limit(key, one) for key, one in body['limits'].items())}")
+    if number := body["unplaced"]:
+        fits = "fits no machine and is" if number == 1 else "fit no machine and are"
+        click.echo(f"{count(number, 'trial')} {fits} left out")
+    if number := body["left_out"]:
+        has = "has not run and is" if number == 1 else "have not run and are"
+        click.echo(f"{count(number, 'planned trial')} {has} left out")
     click.echo()
     show.table(
         ("worker", "slots", "speed", "trials", "busy", "end"),
@@ -285,6 +299,12 @@ def _print(body: Body, added: Sequence[str]) -> None:
     if added:
         times = body["makespan"] / then["makespan"] if then["makespan"] else 1.0
         click.echo(f"\nWith {', '.join(added)}: {show.span(then['makespan'])}, {times:.2f} times as fast")
+
+
+def _limit(key: str, limit: Body) -> str:
+    said = [f"{limit['trials']} at once"] if limit["trials"] else []
+    said += [f"{count(limit['per_minute'], 'start')} a minute"] if limit["per_minute"] else []
+    return f"{key} ({', '.join(said)})"
 
 
 def _share(item: Body) -> str:

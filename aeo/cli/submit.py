@@ -13,8 +13,12 @@ import click
 from aeo.cli import check, follow, show, views
 from aeo.cli.answers import Body
 from aeo.cli.client import Client, connect
+from aeo.cli.numbers import read as read_number
+from aeo.cli.numbers import whole
 from aeo.config import from_environment
 from aeo.core.errors import InputError
+from aeo.core.model import MOST_FACTOR, MOST_WHOLE
+from aeo.core.words import count
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -23,19 +27,17 @@ def concurrency(text: str) -> int | str:
     """Read a whole number of at least 1, or ``all``."""
     if text == "all":
         return text
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise click.BadParameter(f"{text!r} is neither a whole number of at least 1 nor 'all'.")
-    return int(text)
+    number = whole(text, 1, MOST_WHOLE)
+    if number is None:
+        raise click.BadParameter(f"{text!r} is neither a whole number from 1 to {MOST_WHOLE} nor 'all'.")
+    return number
 
 
 def multiplier(text: str) -> float:
     """Read a number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e6:
-        raise click.BadParameter(f"{text!r} is no number above 0.")
+    number = read_number(text, 0, MOST_FACTOR, above=True)
+    if number is None or number == MOST_FACTOR:
+        raise click.BadParameter(f"{text!r} is not a number above 0 and below {MOST_FACTOR}.")
     return number
 
 
@@ -54,7 +56,9 @@ _PLACING = (
         metavar="N|all",
         help="Slots of each worker this evaluation may use (default 1).",
     ),
-    click.option("--priority", type=int, help="Higher runs first (default 0)."),
+    click.option(
+        "--priority", type=click.IntRange(-MOST_WHOLE, MOST_WHOLE), metavar="N", help="Higher runs first (default 0)."
+    ),
     click.option(
         "--secret",
         "secrets",
@@ -64,7 +68,8 @@ _PLACING = (
     ),
     click.option(
         "--max-requeues",
-        type=click.IntRange(0),
+        type=click.IntRange(0, MOST_WHOLE),
+        metavar="N",
         help="Runs repeated for each trial lost to infrastructure (default 2).",
     ),
 )
@@ -191,7 +196,7 @@ def send(ask: Callable[[Client], Body], *, wait: bool, as_json: bool) -> None:
     show.warnings(view.warnings)
     # With --json standard output is for the result alone, but who interrupts needs the id.
     carried = f", {view.done} of them with the earlier result" if view.parent and view.done else ""
-    click.echo(f"Submitted {view.name} (id {view.id}): {view.total} trials{carried}.", err=as_json)
+    click.echo(f"Submitted {view.name} (id {view.id}): {count(view.total, 'trial')}{carried}.", err=as_json)
     if wait:
         follow.wait(client, view, as_json=as_json)
     click.echo(f"Watch it: aeo watch {view.id}")

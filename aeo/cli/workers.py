@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import click
 
 from aeo.cli import show, views
 from aeo.cli.answers import Body, clean
 from aeo.cli.client import connect
 from aeo.cli.follow import as_json
+from aeo.cli.numbers import NegativeCommand, allowed, read
+from aeo.core.allot import MOST_WEIGHT
 from aeo.core.errors import InputError
 
 
@@ -44,11 +44,12 @@ def workers(ctx: click.Context, as_json: bool) -> None:
 
 
 @workers.command(
+    cls=NegativeCommand,
     epilog="""\b
 Examples:
   aeo workers weight gpu-1 2.5
   aeo workers weight gpu-1 0      # no new evaluation uses it
-  aeo workers weight gpu-1 auto   # by its capacity again"""
+  aeo workers weight gpu-1 auto   # by its capacity again""",
 )
 @click.argument("id", metavar="ID")
 @click.argument("weight", metavar="W|auto")
@@ -179,10 +180,7 @@ def _told(body: Body, as_json: bool, then: str = "") -> None:
 
 
 def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"{clean(text)!r} is neither a number of at least 0 nor 'auto'.", field="weight")
+    number = read(text, 0, MOST_WEIGHT)
+    if number is None:
+        raise InputError(f"{clean(text)!r} is neither {allowed(0, MOST_WEIGHT)} nor 'auto'.", field="W")
     return number

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from aeo.core.leave import LEAST_SPEED
 from aeo.core.model import Capacity, Needs, PlannedTrial
 
+#: Heaviest weight that a person may set.
+MOST_WEIGHT = 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:

@@ -10,6 +10,7 @@ from math import fsum, pi, sqrt
 from statistics import median, quantiles
 
 from aeo.core.model import PlannedTrial
+from aeo.core.pool import Limit
 
 
 class Basis(str, Enum):
@@ -107,20 +108,40 @@ def factor(finished: Sequence[tuple[float, float]]) -> float | None:
     return median(quotients) if len(quotients) >= ENOUGH else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Trials that wait under a limit of a model provider."""
+
+    waiting: int
+    limit: Limit
+
+    def least(self, shortest: float, mean: float) -> float:
+        """Seconds until they are done at the earliest, when they take so long."""
+        spread = (self.waiting - 1) * 60 / self.limit.per_minute + shortest if self.limit.per_minute else 0.0
+        return max(spread, self.waiting * mean / self.limit.trials if self.limit.trials else 0.0)
+
+
 def remaining(
-    waiting: Sequence[float], running: Sequence[tuple[float, float]], *, slots: int, factor: float
+    waiting: Sequence[float],
+    running: Sequence[tuple[float, float]],
+    *,
+    slots: int,
+    factor: float,
+    held: Sequence[Held] = (),
 ) -> float | None:
     """Lower estimate of the time to the end, seconds; None when nothing is left, at least 1 otherwise.
 
-    Work left over the slots, never below the longest trial left. ``waiting``: estimates of the trials that wait;
-    ``running``: estimate and seconds so far of those that run; ``slots``: how many run at once; ``factor``: what
-    estimates are multiplied by.
+    Work left over the slots, never below the longest trial left, or what a limit lets start. ``waiting``: estimates of
+    the trials that wait; ``running``: estimate and seconds so far of those that run; ``slots``: how many run at once;
+    ``factor``: what estimates are multiplied by; ``held``: those of the waiting that are under a limit.
     """
     if not waiting and not running:
         return None
     left = [max(0.0, planned * factor - so_far) for planned, so_far in running]
     left += [planned * factor for planned in waiting]
-    return max(1.0, sum(left) / max(1, slots), max(left))
+    shortest, mean = min(waiting, default=0.0) * factor, fsum(waiting) * factor / max(1, len(waiting))
+    least = [one.least(shortest, mean) for one in held if one.waiting and waiting]
+    return max(1.0, sum(left) / max(1, slots), max(left), *least)
 
 
 #: Standard normal quantile of 90 %: four of five ends are to lie within a range.
@@ -144,6 +165,7 @@ def between(
     *,
     slots: int,
     finished: Sequence[tuple[float, float]],
+    held: Sequence[Held] = (),
 ) -> Range | None:
     """`remaining` with its range; None when nothing is left, or too few trials have finished to tell.
 
@@ -151,7 +173,7 @@ def between(
     estimate as those did. Their scatter is taken from the quartiles, as one wedged trial must not count.
     """
     middle = factor(finished)
-    likely = None if middle is None else remaining(waiting, running, slots=slots, factor=middle)
+    likely = None if middle is None else remaining(waiting, running, slots=slots, factor=middle, held=held)
     if middle is None or likely is None:
         return None
     quotients = sorted(actual / planned for actual, planned in finished if actual >= 0 and planned > 0)
@@ -161,6 +183,6 @@ def between(
     whole = fsum(sizes)
     mixed = fsum(size * size for size in sizes) / whole**2 if whole > 0 else 1.0
     off = _Z * scatter * sqrt(pi / 2 / len(quotients) + mixed)  # the variance of a median, and of the sum
-    low = remaining(waiting, running, slots=slots, factor=max(0.0, middle - off))
-    high = remaining(waiting, running, slots=slots, factor=middle + off)
+    low = remaining(waiting, running, slots=slots, factor=max(0.0, middle - off), held=held)
+    high = remaining(waiting, running, slots=slots, factor=middle + off, held=held)
     return Range(low=low or 1.0, likely=likely, high=high or likely)

@@ -107,6 +107,10 @@ class Needs:
         return max(0, min(fits))
 
 
+#: Most slots of one worker.
+MOST_SLOTS = 10_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
     """What a worker has (psutil), whether or not something runs there now."""
@@ -119,6 +123,11 @@ class Capacity:
     disk_mb: int = 0
     #: What trials may declare together, in parts of what is there: above 1 where they declare more than they take.
     overcommit: float = 1.0
+
+
+#: Largest whole number of a spec, either way, and what every factor on time-outs is below.
+MOST_WHOLE = 10**9
+MOST_FACTOR = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)

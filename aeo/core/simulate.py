@@ -1,22 +1,22 @@
 """When evaluations would end on a pool: the live policy played through in time that costs nothing.
 
 Discrete events over the very functions that the live engine uses: `allot` shares out, `choose` says what a batch does
-at each claim. Pure, and the same for the same input; what is drawn at random is drawn from a seed (see `drawn`).
+at each claim. Pure, and the same for the same input.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from random import Random
 
 from aeo.core.allot import Allotment, Offer, allot
-from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, covers, gives_way
+from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, gives_way
+from aeo.core.gates import Gates
 from aeo.core.leave import FASTER
 from aeo.core.model import Capacity, PlannedTrial
 from aeo.core.pool import Job, Kind, Limit, Place, Pool, Run, Seat, Share, Waiting
@@ -102,15 +102,6 @@ class Forecast:
         return tuple(span for span in self.spans if span.worker == worker)
 
 
-def bound(seconds: Sequence[float], machines: Sequence[Machine], limit: int | None = None) -> float:
-    """No schedule ends earlier, in seconds: the work over all slots, and the longest trial on the fastest."""
-    rate = math.fsum(one.speed * (one.slots if limit is None else min(limit, one.slots)) for one in machines)
-    fastest = max((one.speed for one in machines if one.slots), default=0.0)
-    if not seconds or not rate:
-        return 0.0
-    return max(math.fsum(seconds) / rate, max(seconds) / fastest)
-
-
 def simulate(
     works: Sequence[Work],
     machines: Sequence[Machine],
@@ -128,12 +119,6 @@ def simulate(
     return _Play(works, machines, limits or {}, overhead, patience, message).play()
 
 
-def drawn(median: float, sigma: float, number: int, seed: int) -> list[float]:
-    """Seconds of so many trials, log-normal: half are shorter than ``median``; ``sigma`` 0 makes all alike."""
-    random = Random(seed)  # noqa: S311 - no secret
-    return [median * math.exp(random.gauss(0.0, sigma)) for _ in range(number)]
-
-
 @dataclass(kw_only=True)
 class _Entered:
     """An evaluation that was submitted. The job shows the other tables, which change under it."""
@@ -146,6 +131,8 @@ class _Entered:
     queues: dict[str, dict[str, deque[Waiting]]]
     #: Trial to its plan, its batch and its kind.
     trials: Mapping[str, tuple[PlannedTrial, str, str]]
+    #: How many wait of each kind.
+    waits: Counter[Kind]
 
 
 class _Play:
@@ -164,7 +151,7 @@ class _Play:
         self.machines = {machine.name: machine for machine in machines}
         self.speeds = {machine.name: machine.speed for machine in machines if machine.weight != 0}
         self.uneven = bool(self.speeds) and max(self.speeds.values()) >= FASTER * min(self.speeds.values())
-        self.limits, self.overhead, self.patience, self.message = limits, overhead, patience, message
+        self.gates, self.overhead, self.patience, self.message = Gates(limits), overhead, patience, message
         self.now = 0.0
         self.entered: dict[str, _Entered] = {}
         self.jobs: dict[str, Job] = {}
@@ -174,12 +161,13 @@ class _Play:
             name: Place(capacity=one.holds, takes=one.weight != 0, loads=self.loads[name])
             for name, one in self.machines.items()
         }
-        self.paced: dict[str, float] = {}
         self.free = {name: machine.slots for name, machine in self.machines.items()}
         #: Messages by machine: the highest priority first, then the oldest.
         self.queues: dict[str, list[tuple[float, int, str, str]]] = {name: [] for name in self.machines}
         #: Batches by machine that have a slot and nothing they may run now.
         self.idle: dict[str, deque[tuple[str, str]]] = {name: deque() for name in self.machines}
+        #: When all look again as a limit has room, so that each such moment comes once.
+        self.openings: set[float] = set()
         #: When a batch looks again that leaves trials to faster slots.
         self.looks: dict[tuple[str, str], float] = {}
         self.numbers = count()
@@ -227,13 +215,27 @@ class _Play:
 
     def _look(self, worker: str | None = None) -> None:
         """Let those go on that wait: on one machine, or on all, as they do where a limit may have room again."""
-        for name in self.machines if worker is None or self.limits or self.uneven else (worker,):
+        for name in self.machines if worker is None or self.gates.limits or self.uneven else (worker,):
             for _ in range(len(self.idle[name])):
+                if self._is_held():
+                    break
                 self._ask(name, *self.idle[name].popleft())
             self._fill(name)
-        later = [at for at in self.paced.values() if at > self.now]
-        if later and any(self.idle.values()):
-            self._at(min(later), self._look)
+        opens = self.gates.opens(self.now)
+        if opens is not None and opens not in self.openings and any(self.idle.values()):
+            self.openings.add(opens)
+            self._at(opens, self._look)
+
+    def _is_held(self) -> bool:
+        """Whether whoever asks would be told to wait by a limit: asking all of a large pool takes its time.
+
+        Of one evaluation alone; several may give each other their slots.
+        """
+        if not self.gates.limits or len(self.entered) > 1:
+            return False
+        left = {kind for entered in self.entered.values() for kind, number in entered.waits.items() if number}
+        models = {kind.model for kind in left}
+        return bool(models) and self.gates.shut(models, self.now)
 
     def _fill(self, worker: str) -> None:
         """Start the batches whose turn it is on the free slots."""
@@ -251,8 +253,8 @@ class _Play:
             now=self.now,
             jobs=self.jobs,
             places=self.places,
-            limits=self.limits,
-            paced=self.paced,
+            limits=self.gates.limits,
+            paced=self.gates.paced,
             patience=self.patience,
         )
 
@@ -292,9 +294,18 @@ class _Play:
         if rests is not None and since is None:
             since = self.now
         seats[batch] = replace(seats[batch], leaves=since, rests=rests)
-        if rests is not None and self.looks.get((evaluation, batch)) != rests:
-            self.looks[evaluation, batch] = rests
-            self._at(rests + 1e-6, partial(self._look, worker))
+        if rests is None or since is None:
+            return
+        # Each minute for a year would take as long as it takes to say; a hundredth of its time is near enough.
+        at = max(rests, self.now + (self.now - since) / 100)
+        if self.looks.get((evaluation, batch)) != at:
+            self.looks[evaluation, batch] = at
+            self._at(at + 1e-6, partial(self._look_again, worker, (evaluation, batch), at))
+
+    def _look_again(self, worker: str, seat: tuple[str, str], at: float) -> None:
+        # Whoever was asked since then looks at another time; all these looks would multiply.
+        if self.looks[seat] == at:
+            self._look(worker)
 
     def _turn(self, evaluation: str, batch: str) -> None:
         self.turns += 1
@@ -320,9 +331,8 @@ class _Play:
         if entered.job.untouched:
             entered.job = self.jobs[evaluation] = replace(entered.job, untouched=False)
         self.loads[worker][(evaluation, batch)] = entered.job.kinds[kind]
-        for key, limit in self.limits.items():
-            if limit.per_minute and covers(key, entered.job.kinds[kind].model):
-                self.paced[key] = max(self.now, self.paced.get(key, 0.0)) + 60 / limit.per_minute
+        entered.waits[entered.job.kinds[kind]] -= 1
+        self.gates.start(entered.job.kinds[kind].model, self.now)
         if self.uneven:
             entered.running[name] = Run(batch=batch, worker=worker, since=self.now, seconds=trial.estimated_seconds)
             entered.seats[batch] = replace(entered.seats[batch], leaves=None, rests=None)
@@ -331,7 +341,7 @@ class _Play:
         self._at(span.end, partial(self._end, span, batch))
 
     def _end(self, span: Span, batch: str) -> None:
-        del self.loads[span.worker][(span.evaluation, batch)]
+        self.gates.end(self.loads[span.worker].pop((span.evaluation, batch)).model)
         self.entered[span.evaluation].running.pop(span.trial, None)
         self.spans.append(span)
         self._ask(span.worker, span.evaluation, batch)
@@ -352,23 +362,25 @@ def _enter(work: Work, allotment: Allotment, now: float) -> _Entered:
             seats[batch] = Seat(worker=worker, state="sent", since=now)
             own: dict[str, deque[Waiting]] = {}
             for place, name in enumerate(names):
-                kind = Kind(needs=planned[name].needs, model=_model(planned[name]))
+                kind = Kind(needs=planned[name].needs, model=model_of(planned[name]))
                 trials[name] = planned[name], batch, numbers.setdefault(kind, str(len(numbers)))
                 waiting = Waiting(trial=name, place=place, seconds=planned[name].estimated_seconds)
                 own.setdefault(numbers[kind], deque()).append(waiting)
             queues[batch] = own
             if own:
                 shares[batch] = Share(seconds=sum(planned[name].estimated_seconds for name in names), queues=own)
+    named = {number: kind for kind, number in numbers.items()}
     job = Job(
         priority=work.priority,
         untouched=True,
-        kinds={number: kind for kind, number in numbers.items()},
+        kinds=named,
         shares=shares,
         seats=seats,
         unfit=allotment.unfit,
         running=running,
     )
-    return _Entered(job=job, seats=seats, shares=shares, running=running, queues=queues, trials=trials)
+    waits = Counter(named[number] for _, _, number in trials.values())
+    return _Entered(job=job, seats=seats, shares=shares, running=running, queues=queues, trials=trials, waits=waits)
 
 
 def _leave(entered: _Entered, name: str) -> None:
@@ -383,5 +395,6 @@ def _leave(entered: _Entered, name: str) -> None:
         del entered.shares[batch]
 
 
-def _model(trial: PlannedTrial) -> str:
+def model_of(trial: PlannedTrial) -> str:
+    """``provider/model`` as far as the trial says, which the keys of limits are compared with."""
     return "/".join(part for part in (trial.labels.get("provider"), trial.labels.get("model")) if part)

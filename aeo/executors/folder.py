@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from aeo.core.errors import InputError
 from aeo.core.model import Evaluation, Needs, Plan, PlannedTrial, Spec, TrialRow
+from aeo.core.words import count
 from aeo.executors import JobProgress, TrialContext, result, statistics
 
 _LETTERS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -107,7 +108,7 @@ def start(evaluation: Evaluation, job_dir: Path) -> None:
 
 def _started(spec: Spec, evaluation: Evaluation) -> str:
     moment = evaluation.submitted_at.isoformat()
-    return f"{moment} {spec.executor}: {evaluation.plan.header['n_trials']} trials\n"
+    return f"{moment} {spec.executor}: {count(evaluation.plan.header['n_trials'], 'trial')}\n"
 
 
 def _identity(evaluation: Evaluation) -> dict[str, Any]:
@@ -185,7 +186,9 @@ def merge(evaluation: Evaluation, job_dir: Path, progress: JobProgress) -> None:
     ends = [row.summary.finished_at or row.committed_at for row in rows]
     finished_at = max([evaluation.submitted_at, *ends])
     close(job_dir, JobProgress(rows=tuple(rows), requeues=progress.requeues), **identity, finished_at=finished_at)
-    log = f"{_started(evaluation.spec, evaluation)}{finished_at.isoformat()} closed, {len(rows)} trials ended\n"
+    log = (
+        f"{_started(evaluation.spec, evaluation)}{finished_at.isoformat()} closed, {count(len(rows), 'trial')} ended\n"
+    )
     result.write_text(job_dir / "job.log", log + (f"{stopped_line(progress)}\n" if progress.stopped else ""))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 
 from aeo.core.condition import Condition, ok, warning
+from aeo.core.words import count
 
 #: What the processes and each slot take, generously.
 BASE, EACH_SLOT = 256, 64
@@ -20,5 +21,5 @@ def judge(limit: int, slots: int) -> Condition:
     needed = BASE + EACH_SLOT * slots
     if 0 <= limit < needed:
         fix = f"Set LimitNOFILE={max(needed, 65536)} in the service, or `ulimit -n {max(needed, 65536)}`."
-        return warning("open files", f"{limit} at most, and {slots} slots may need {needed}", fix)
+        return warning("open files", f"{limit} at most, and {count(slots, 'slot')} may need {needed}", fix)
     return ok("open files", f"{limit} at most")

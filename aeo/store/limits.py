@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aeo.core.errors import InputError, NotFound
+from aeo.core.choose import covers
+from aeo.core.errors import NotFound
+from aeo.core.estimate import Held
+from aeo.core.limits import check, check_key
 from aeo.core.pool import Limit
 from aeo.store.connection import Db
 from aeo.store.keys import key
-
-#: Longest key; model labels are short.
-LONGEST = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +31,8 @@ def set(db: Db, name: str, *, trials: int = 0, per_minute: float = 0.0) -> None:
     Raises:
         InputError: the key or a number is not valid.
     """
-    if not name or len(name) > LONGEST or not name.isprintable() or name != name.strip("/ "):
-        raise InputError(f"{name!r} is no provider or model.", field="key", fix="Use provider or provider/model.")
-    if trials < 0:
-        raise InputError("must be 0 or more.", field="trials")
-    if not (math.isfinite(per_minute) and per_minute >= 0):
-        raise InputError("must be a finite number, 0 or more.", field="per_minute")
+    check_key(name)
+    check(Limit(trials=trials, per_minute=per_minute))
     db.run("set_limit", name, trials, repr(float(per_minute)))
 
 
@@ -62,6 +57,30 @@ def all(db: Db) -> list[LimitStatus]:
     return [
         LimitStatus(key=name, limit=_limit(found[name]), running=int(count))
         for name, count in zip(names, counts, strict=True)
+    ]
+
+
+def of(db: Db) -> dict[str, Limit]:
+    """Every limit by its key, without how far it is used."""
+    return {name: _limit(text) for name, text in sorted(db.client.hgetall(key("limits")).items())}
+
+
+def held(db: Db, evaluation: str) -> list[Held]:
+    """How many trials of an evaluation wait under each limit."""
+    known = of(db)
+    if not known:
+        return []
+    with db.client.pipeline(transaction=False) as pipe:
+        pipe.hgetall(key("kinds", evaluation))
+        pipe.hgetall(key("kind_left", evaluation))
+        pipe.hget(key("evaluation", evaluation), "pending")
+        kinds, left, pending = pipe.execute()
+    # Of an evaluation with one kind it is not kept how many wait of each.
+    waiting = {number: int(left.get(number, 0) if len(kinds) > 1 else pending or 0) for number in kinds}
+    models = {number: text.split(" ", 3)[3] for number, text in kinds.items()}
+    return [
+        Held(waiting=sum(waiting[number] for number in kinds if covers(name, models[number])), limit=limit)
+        for name, limit in known.items()
     ]
 
 

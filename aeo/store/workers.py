@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from aeo.codec import decode, dumps, encode, loads
+from aeo.core.allot import MOST_WEIGHT
 from aeo.core.errors import Conflict, InputError, NotFound
 from aeo.core.model import Heartbeat, WorkerInfo, WorkerState
 from aeo.store import samples, speeds
@@ -150,8 +150,8 @@ def set_weight(db: Db, id: str, weight: float | None) -> None:
         InputError: the weight is negative or no number.
         NotFound: none is registered under this id.
     """
-    if weight is not None and not (math.isfinite(weight) and weight >= 0):
-        raise InputError(f"{weight} is no weight.", field="weight", fix="Use 0 or more.")
+    if weight is not None and not 0 <= weight <= MOST_WEIGHT:
+        raise InputError(f"{weight:g} is no weight.", field="weight", fix=f"Use a number from 0 to {MOST_WEIGHT}.")
     get(db, id)
     if weight is None:
         db.client.hdel(key("worker", id), "weight")

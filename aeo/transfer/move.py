@@ -18,6 +18,7 @@ from pathlib import Path
 
 from aeo.core.errors import InputError, TransferFailed
 from aeo.core.names import check_name
+from aeo.core.words import count
 from aeo.layout import inside
 from aeo.transfer import copy, rsync, tree
 from aeo.transfer.remote import INBOX, Remote
@@ -77,7 +78,7 @@ def push_all(remote: Remote, root: Path, names: Sequence[str], target: str, *, p
             paths += [f"{name}/{below}" for below in (*content.folders, *content.files)]
         elif source.is_symlink() or not source.is_file():
             raise InputError(f"{source} is no folder or file that could be moved.")
-    what = f"could not copy {len(names)} results to {remote}/{target}"
+    what = f"could not copy {count(len(names), 'result')} to {remote}/{target}"
     # A file is seen whole or not at all; a folder is written in place, see above. The folders around them may be
     # another user's, so nothing is changed there.
     place = ["--inplace"] if len(paths) > len(names) else []

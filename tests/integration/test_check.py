@@ -14,7 +14,7 @@ from aeo.checks import Check
 from aeo.core.model import Capacity, PlannedTrial, WorkerInfo, WorkerState
 from aeo.site import Site
 from aeo.store import evaluations as store
-from aeo.store import history, workers
+from aeo.store import history, limits, workers
 from aeo.submission import Submission
 from webapp import create_app
 
@@ -89,6 +89,27 @@ def test_a_time_is_told_only_when_it_is_known(site: Site) -> None:
     assert found.shares[0].estimated_seconds == pytest.approx(120)
 
 
+def test_limits_of_a_provider_count_in_the_time(site: Site) -> None:
+    register(site, "w1", slots=3)
+    for task in (1, 2, 3):
+        ran(site, f"task-{task}", 1.0)
+    text = "executor: sleep\nname: first\ntasks: 3\nseconds: 1\nmodel: p/m\nper_worker_concurrency: all\n"
+    assert check(site, text).estimated_seconds == pytest.approx(1.0)
+    limits.set(site.db, "p", per_minute=30)
+    limits.set(site.db, "other", per_minute=1)
+    found = check(site, text)
+    assert (found.estimated_seconds, found.limits) == (pytest.approx(5.0), ("p",))
+    assert found.shares[0].estimated_seconds == pytest.approx(5.0)
+
+
+def test_a_whole_number_out_of_range_is_told_the_range(site: Site) -> None:
+    found = check(site, "executor: sleep\ntasks: 1\npriority: 99999999999999\nmax_requeues: -1\n")
+    assert [item.message for item in found.problems[:2]] == [
+        "must be a whole number from -1000000000 to 1000000000.",
+        "must be a whole number from 0 to 1000000000.",
+    ]
+
+
 def test_all_that_is_wrong_is_told_at_once_with_its_line(site: Site) -> None:
     site.shared.job("first").mkdir()
     try:
@@ -140,7 +161,7 @@ def test_a_worker_that_does_not_fit_says_why(site: Site) -> None:
     found = check(site, TEXT + "cpus: 2\n")
     assert found.problems == ()
     assert {item.worker: item.reason for item in found.unfit} == {
-        "small": "cannot hold 12 of 12 trials: they need up to 2 cpus and 0 MiB, it has 1 cpus and 8192 MiB",
+        "small": "cannot hold 12 of 12 trials: they need up to 2 cpus and 0 MiB, it has 1 cpu and 8192 MiB",
         "other": "has no sleep",
         "older": "has sleep 0.1, not ",
         "paused": "paused: new disk",

@@ -69,7 +69,7 @@ def test_failures_are_requeued_then_recorded_and_the_rest_is_scored(site: Site, 
         evaluation = submit(site, config, max_requeues=1)
         status = closed(site, evaluation.id)
     assert status.state is EvaluationState.FAILED
-    assert "1 trials ended as infrastructure errors" in status.reason
+    assert "1 trial ended as an infrastructure error" in status.reason
     assert status.requeues == 2
     by_task = {view.task: view for view in progress.trials(site, "bad")[0]}
     assert {task: view.row.summary.outcome for task, view in by_task.items() if view.row} == {

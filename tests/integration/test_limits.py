@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from engine import closed, register, running, submit
@@ -109,14 +111,47 @@ def test_starts_are_spread_over_the_minute(db: Db) -> None:
     assert (trials.now(db) - before).total_seconds() >= 0.2
 
 
-@pytest.mark.parametrize("key", ["", " p", "p/", "/p", "p\n", "x" * 300])
+@pytest.mark.parametrize(
+    "key", ["", " p", "p/", "/p", "p\n", "x" * 300, "a b/../c", "a b", "a\tb", "a//b", "..", "p/..", "p\0"]
+)
 def test_a_key_that_is_none_is_refused(db: Db, key: str) -> None:
     with pytest.raises(InputError):
         limits.set(db, key, trials=1)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "p",
+        "openai/gpt-5",
+        "vertex_ai/claude-3-5@20240620",
+        "bedrock/amazon.nova-pro-v1:0",
+        "hosted/Qwen/Qwen2.5-72B",
+        "é",
+    ],
+)
+def test_a_key_is_what_models_are_called(db: Db, key: str) -> None:
+    limits.set(db, key, trials=1)
+    assert [item.key for item in limits.all(db)] == [key]
+    assert limits.of(db) == {key: Limit(trials=1)}
+
+
+def test_how_many_wait_under_a_limit_is_known(db: Db) -> None:
+    stored(db, "e1", "p/one", batches=2)
+    assert limits.held(db, "e1") == []
+    limits.set(db, "p", per_minute=30)
+    limits.set(db, "q", trials=1)
+    assert [(one.waiting, one.limit.per_minute) for one in limits.held(db, "e1")] == [(10, 30.0), (0, 0.0)]
+
+
 def test_numbers_that_are_none_are_refused(db: Db) -> None:
-    for numbers in ({"trials": -1}, {"per_minute": -1.0}, {"per_minute": float("nan")}):
+    for numbers in (
+        {"trials": -1},
+        {"per_minute": -1.0},
+        {"per_minute": float("nan")},
+        {"per_minute": 1e-9},
+        {"trials": 10**9},
+    ):
         with pytest.raises(InputError):
             limits.set(db, "p", **numbers)  # type: ignore[arg-type]
     with pytest.raises(NotFound):
@@ -170,3 +205,23 @@ def test_limits_from_the_command_line(controller: Site) -> None:
     assert "No limit 'p'" in aeo("limits", "clear", "p", code=2).stderr
     assert "nothing is limited" in aeo("limits", "set", "p", code=2).stderr
     assert "no provider" in aeo("limits", "set", "p/", "--trials", "1", code=2).stderr
+    assert "KEY: is empty. Use PROVIDER or PROVIDER/MODEL" in aeo("limits", "set", "", "--trials", "1", code=2).stderr
+    assert "0.001 to 1000000" in aeo("limits", "set", "p", "--per-minute", "1e-9", code=2).stderr
+    # What was set before there were rules can be taken away.
+    controller.db.run("set_limit", "a b/../c", 1, "0.0")
+    aeo("limits", "clear", "a b/../c")
+
+
+def test_the_api_says_what_a_limit_may_be(controller: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(**body: Any) -> str:
+        answer = httpx.put(
+            f"{os.environ['AEO_URL']}/api/limits", json=body, headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        assert answer.status_code == 422
+        return str(answer.json()["detail"])
+
+    assert put(key="", trials=1).startswith("key: is empty. Use PROVIDER")
+    assert put(key="a b/../c", trials=1).startswith("key: 'a b/../c' is no provider or model. Use PROVIDER")
+    assert put(key="p", trials=10**12) == "trials: is too large. Give 1000000 or less."
+    assert put(key="p", per_minute=-1) == "per_minute: is too small. Give 0 or more."
+    assert put(key="x" * 300, trials=1) == "key: is too long. Give at most 200 characters."

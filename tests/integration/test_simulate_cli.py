@@ -15,6 +15,7 @@ from served import served
 from aeo.cli import main
 from aeo.config import Config
 from aeo.site import Site, open_site
+from aeo.store import limits
 
 TOKEN = "token-of-this-test"
 
@@ -89,7 +90,22 @@ def test_what_a_person_reads(table: str) -> None:
         (("--each", "5", "--trials", "2", "--worker", "a=1", "--worker", "a=2"), "same name"),
         (("--lognormal", "5", "--trials", "2", "--worker", "a=1"), "300,1.2"),
         (("--csv", "missing.csv", "--worker", "a=1"), "cannot be read"),
-        (("--csv", "-", "--worker", "a=1"), "columns"),
+        (
+            ("--csv", "-", "--worker", "a=1"),
+            "-:1: has the unknown column 'a'. Leave it out or rename it. The columns are",
+        ),
+        (("--each", "5", "--trials", "2", "--worker", "a=0"), "SLOTS a whole number from 1 to 100000"),
+        (("--each", "5", "--trials", "2", "--worker", "a=99999999"), "SLOTS a whole number from 1 to 100000"),
+        (("--each", "5", "--trials", "2", "--worker", "a=2:-1"), "SPEED a number from 0.001 to 1000"),
+        (("--each", "5", "--trials", "2", "--worker", "a=2:nan"), "SPEED a number from 0.001 to 1000"),
+        (("--each", "5", "--trials", "2", "--worker", "a=2:inf"), "SPEED a number from 0.001 to 1000"),
+        (("--each", "5", "--trials", "2", "--worker", "a=2:"), "SPEED a number from 0.001 to 1000"),
+        (("--each", "5", "--trials", "2", "--worker", "a=1", "--add", "-3"), "a whole number from 0 to 1000 nor"),
+        (("--each", "5", "--trials", "2", "--worker", "a=1", "--add", "99999"), "a whole number from 0 to 1000 nor"),
+        (("--each", "5", "--trials", "2", "--worker", "a=1", "--add", "b=0"), "'--add': 'b=0' is not NAME=SLOTS"),
+        (("--lognormal", "nan,1", "--trials", "2", "--worker", "a=1"), "MEDIAN is a number above 0"),
+        (("--lognormal", "5,inf", "--trials", "2", "--worker", "a=1"), "SIGMA a number from 0 to 10"),
+        (("--lognormal", "1e9,10", "--trials", "99", "--worker", "a=1"), "smaller MEDIAN or SIGMA"),
     ],
 )
 def test_what_is_wrong_is_said(args: tuple[str, ...], message: str) -> None:
@@ -99,6 +115,45 @@ def test_what_is_wrong_is_said(args: tuple[str, ...], message: str) -> None:
 def test_a_wrong_number_is_named_with_its_line() -> None:
     output = aeo("--csv", "-", "--worker", "a=1", code=2, input="task,seconds\nx,1\ny,-3\n").output
     assert "-:3: seconds" in output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "-: is empty. The columns are task,seconds"),
+        ("\n", "-:1: has no header."),
+        ("task;seconds\nx;1\n", "-:1: has ';' between its columns. Separate them with ','."),
+        ("task\tseconds\nx\t1\n", "-:1: has tabs between its columns."),
+        ("task,seconds\n", "-: has a header and no trial. Give a line for each trial"),
+        ("task,seconds,foo\nx,1,2\n", "-:1: has the unknown column 'foo'."),
+        ("task,seconds,\nx,1,\n", "-:1: has a column without a name."),
+        ("task,seconds,seconds\nx,1,2\n", "-:1: has the column 'seconds' twice."),
+        ("task,cpus\nx,1\n", "-:1: lacks the column 'seconds'."),
+        ("task,seconds\nx,1\n\ny,1,2,3\n", "-:4: has 4 fields, the header 2."),
+        ("task,seconds,cpus\nx,1\n", "-:2: has 2 fields, the header 3."),
+        ("task,seconds\nx\n", "-:2: has 1 field, the header 2."),
+        ("task,seconds\nx,\n", "-:2: has no seconds."),
+        ('task,seconds\n"x\ny",1\nz,nan\n', "-:4: seconds: 'nan' is not a number from 0 to 1000000000."),
+        ("task,seconds\nx,1e308\n", "-:2: seconds: '1e308' is not a number"),
+        ("task,seconds,cpus\nx,1,inf\n", "-:2: cpus: 'inf' is not a number from 0 to 1000000."),
+        ("task,seconds,memory_mb\nx,1,-5\n", "-:2: memory_mb: '-5' is not a number"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_with_its_line(text: str, message: str) -> None:
+    assert message in aeo("--csv", "-", "--worker", "a=1", code=2, input=text).output
+
+
+def test_a_table_as_programs_write_it_is_read() -> None:
+    rows = "\ufefftask, seconds ,cpus\nx, 5 ,\n,,\n\n"
+    out = aeo("--csv", "-", "--worker", "a=1", input=rows)
+    assert "1 trial ends after 5s" in out.stdout
+    assert out.stderr == ""
+
+
+def test_needs_that_are_not_counted_are_said() -> None:
+    out = aeo("--csv", "-", "--worker", "a=2", "--add", "b=1", input="task,seconds,cpus\nx,10,2\ny,10,2\n")
+    assert "2 trials end after 10s" in out.stdout
+    assert out.stderr == "Warning: what trials declare of cpus and memory is not counted on a, b.\n"
 
 
 @pytest.fixture
@@ -114,7 +169,7 @@ def test_an_evaluation_that_ran_is_played_through_on_the_live_pool_and_on_others
     controller: Site, tmp_path: Path
 ) -> None:
     register(controller, "a", slots=2, cpus=4.0)
-    config = {"name": "ran", "tasks": 8, "seconds": 0.1, "cpus": 3, "per_worker_concurrency": "all"}
+    config = {"name": "ran", "tasks": 8, "seconds": 0.1, "cpus": 3, "model": "p/m", "per_worker_concurrency": "all"}
     with running(controller, tmp_path, "a"):
         closed(controller, submit(controller, config).id)
     here = told("ran")
@@ -124,5 +179,11 @@ def test_an_evaluation_that_ran_is_played_through_on_the_live_pool_and_on_others
     assert [item["worker"] for item in here["workers"]] == ["a"]
     other = told("ran", "--worker", "x=8")
     assert other["makespan"] < here["makespan"] / 4
+    limits.set(controller.db, "p", per_minute=30)
+    limits.set(controller.db, "else", per_minute=1)
+    held = told("ran", "--worker", "x=8")
+    assert held["limits"] == {"p": {"trials": 0, "per_minute": 30.0}}
+    assert 14 <= held["bound"] <= held["makespan"] <= held["bound"] + 5
+    assert "Under the limits of p (30 starts a minute)" in aeo("ran", "--worker", "x=8").stdout
     assert "no trial of it" in aeo(submit(controller, config | {"name": "waits"}).id, code=2).output
     assert "No evaluation" in aeo("never", code=2).output

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from aeo.core import estimate
+from aeo.core.pool import Limit
 
 
 def test_too_little_is_known_or_nothing_is_left() -> None:
@@ -17,6 +18,20 @@ def test_too_little_is_known_or_nothing_is_left() -> None:
 def test_equal_trials_leave_no_doubt() -> None:
     found = estimate.between([10.0] * 4, [(10.0, 5.0)], slots=1, finished=[(20.0, 10.0)] * 5)
     assert found == estimate.Range(low=95.0, likely=95.0, high=95.0)
+
+
+def test_what_a_limit_lets_start_is_waited_for() -> None:
+    finished = [(20.0, 10.0)] * 5
+
+    def likely(held: list[estimate.Held]) -> float:
+        found = estimate.between([10.0] * 4, [], slots=4, finished=finished, held=held)
+        assert found is not None
+        return found.likely
+
+    assert likely([]) == pytest.approx(20.0)
+    assert likely([estimate.Held(waiting=4, limit=Limit(per_minute=6))]) == pytest.approx(50.0)
+    assert likely([estimate.Held(waiting=4, limit=Limit(trials=1))]) == pytest.approx(80.0)
+    assert likely([estimate.Held(waiting=0, limit=Limit(trials=1, per_minute=0.1))]) == pytest.approx(20.0)
 
 
 def test_more_finished_trials_narrow_the_range() -> None:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aeo.cli.trial_rows import drawn
+from aeo.core.bounds import bound, bound_of
 from aeo.core.model import Capacity, Needs, PlannedTrial
 from aeo.core.pool import Limit
-from aeo.core.simulate import Forecast, Machine, Span, Work, bound, drawn, simulate
+from aeo.core.simulate import Forecast, Machine, Span, Work, simulate
 
 SECONDS = st.floats(0.1, 1000.0)
 SLOTS = st.integers(1, 5)
@@ -235,6 +237,46 @@ def test_caps_of_a_model_hold_over_the_pool() -> None:
     paced = simulate([Work(trials=planned)], pool, limits={"openai/gpt": Limit(per_minute=6)})
     starts = sorted(span.start for span in paced.spans)
     assert [after - before for before, after in pairwise(starts)] == pytest.approx([10.0] * 19)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.floats(0.1, 30.0), min_size=1, max_size=12),
+    st.floats(1.0, 600.0),
+    st.sampled_from([0, 1, 2]),
+    SLOTS,
+    st.sampled_from([0.5, 1.0, 2.0]),
+)
+def test_a_limit_is_never_beaten(seconds: list[float], rate: float, cap: int, slots: int, speed: float) -> None:
+    """Starts are evenly spread, as the store spreads them: the last is (n - 1) intervals after the first."""
+    pool = [Machine(name="a", slots=slots, speed=speed), Machine(name="b", slots=2, speed=speed)]
+    limits = {"p": Limit(trials=cap, per_minute=rate)}
+    work = Work(trials=[*trials(seconds, model="p/m"), *trials([1.0, 2.0], prefix="free", model="q/m")])
+    found = simulate([work], pool, limits=limits)
+    assert found.left == {}
+    held = [span for span in found.spans if not span.trial.startswith("free")]
+    least = (len(seconds) - 1) * 60 / rate + min(seconds) / speed
+    assert max(span.end for span in held) >= least * (1 - 1e-9)
+    assert not cap or max(map(len, at_once(held))) <= cap
+    assert least <= bound_of(work, pool, limits) * (1 + 1e-9) <= found.makespan * (1 + 1e-6)
+    # Nothing else holds them back.
+    if not cap and slots + 2 >= len(seconds) + 2:
+        assert found.makespan <= (len(seconds) - 1) * 60 / rate + max([*seconds, 2.0]) * 2 / speed + 1e-6
+
+
+def test_three_trials_at_thirty_a_minute_take_five_seconds() -> None:
+    work, limits = Work(trials=trials([1.0] * 3, model="p/m")), {"p": Limit(per_minute=30)}
+    pool = [Machine(name="w", slots=3)]
+    assert simulate([work], pool, limits=limits).makespan == pytest.approx(5.0)
+    assert bound_of(work, pool, limits) == pytest.approx(5.0)
+    assert bound_of(work, pool, limits, without={"t0"}) == pytest.approx(3.0)
+    assert bound_of(work, pool, {}) == bound_of(work, [], {}) + 1.0
+
+
+def test_a_long_leave_is_played_through_in_no_time() -> None:
+    pool = [Machine(name="fast", slots=1), Machine(name="slow", slots=8, speed=0.001)]
+    found = simulate([Work(trials=trials([1e9, 1e9, 5.0]))], pool)
+    assert found.left == {}
 
 
 def test_speeds_count() -> None:

@@ -13,13 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from aeo.core.allot import Offer, allot
+from aeo.core.bounds import bound
 from aeo.core.choose import Answer, choose
 from aeo.core.estimate import Run as Past
 from aeo.core.estimate import at_usual_speed
 from aeo.core.leave import PATIENT, is_slow
 from aeo.core.model import Capacity, Needs, PlannedTrial
 from aeo.core.pool import Job, Kind, Pace, Place, Pool, Run, Seat, Share, Waiting
-from aeo.core.simulate import Forecast, Machine, Work, bound, simulate
+from aeo.core.simulate import Forecast, Machine, Work, simulate
 from aeo.core.speeds import FASTEST, LEAST, SLOWEST, Timed, learn, pace
 
 POOL = [Machine(name=one.name, slots=one.slots, speed=one.speed) for one in UNEVEN]

@@ -6,6 +6,7 @@ from apiflask import APIBlueprint
 from flask import Response
 from pydantic import BaseModel, Field
 
+from aeo.core.limits import LONGEST, MOST
 from aeo.store import limits
 from aeo.store.limits import LimitStatus
 from webapp.api.replies import reply
@@ -19,13 +20,13 @@ _KEY = "A provider, or provider/model as in the model label of trials."
 
 
 class LimitKeyIn(In):
-    key: str = Field(min_length=1, max_length=limits.LONGEST, description=_KEY)
+    key: str = Field(max_length=LONGEST, description=_KEY)
 
 
 class LimitIn(LimitKeyIn):
-    trials: int = Field(default=0, ge=0, le=1_000_000, description="Trials at once; 0 is any number.")
+    trials: int = Field(default=0, ge=0, le=MOST, description="Trials at once; 0 is any number.")
     per_minute: float = Field(
-        default=0.0, ge=0, le=1_000_000, description="Trials that start in a minute, evenly spread; 0 is any number."
+        default=0.0, ge=0, le=MOST, description="Trials that start in a minute, evenly spread; 0 is any number."
     )
 
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, WithJsonSchema, model_validator
 
 from aeo.core.alerts import Kind, Level
+from aeo.core.allot import MOST_WEIGHT
 from aeo.core.estimate import Range
-from aeo.core.model import EvaluationState, Outcome, TrialState
+from aeo.core.model import MOST_SLOTS, EvaluationState, Outcome, TrialState
 from aeo.progress import EvaluationDetail, TrialView
 from aeo.store.evaluations import EvaluationStatus
 from aeo.store.workers import RemovedWorker
@@ -56,7 +57,7 @@ class SubmissionIn(In):
 
 
 class CapacityIn(In):
-    slots: int = Field(ge=1, le=10_000)
+    slots: int = Field(ge=1, le=MOST_SLOTS)
     cpus: float = Field(gt=0, le=1_000_000)
     memory_mb: int = Field(ge=0, le=1_000_000_000)
     disk_mb: int = Field(default=0, ge=0, le=1_000_000_000_000, description="MiB; 0 means not known.")
@@ -78,7 +79,7 @@ class WorkerIn(In):
 
 
 class WeightIn(In):
-    weight: float | None = Field(ge=0, le=1_000_000, allow_inf_nan=False, description="null: back to the capacity.")
+    weight: float | None = Field(ge=0, le=MOST_WEIGHT, allow_inf_nan=False, description="null: back to the capacity.")
 
 
 class PauseIn(In):

@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from aeo import credentials, workers
 from aeo.core.alerts import CLOCK_SECONDS, is_low
+from aeo.core.allot import MOST_WEIGHT
 from aeo.core.errors import Conflict, InputError, NotFound, Problem
 from aeo.core.model import WorkerState
 from aeo.provision import record
@@ -105,7 +106,9 @@ def _weight(given: str) -> float | None:
     try:
         return float(given) if given else None
     except ValueError:
-        raise InputError(f"{given[:40]!r} is no weight.", field="weight", fix="Use 0 or more.") from None
+        raise InputError(
+            f"{given[:40]!r} is no weight.", field="weight", fix=f"Use a number from 0 to {MOST_WEIGHT}."
+        ) from None
 
 
 def _asked(part: str) -> bool:

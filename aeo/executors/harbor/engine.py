@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aeo.core.condition import Condition, fault, ok, warning
+from aeo.core.words import count
 from aeo.executors.harbor import leftovers
 
 #: Networks of an engine that was told of no address pools: fifteen of 172.16.0.0/12, sixteen of 192.168.0.0/16.
@@ -162,7 +163,7 @@ def _pools(engine: Engine, slots: int) -> Condition:
     if free < 1:
         return fault("address pools", f"{text}: no trial in docker can start", fix)
     if free < 2 * slots:
-        return warning("address pools", f"{text}, and {slots} slots may need {2 * slots}", fix)
+        return warning("address pools", f"{text}, and {count(slots, 'slot')} may need {2 * slots}", fix)
     return ok("address pools", text)
 
 
@@ -171,5 +172,6 @@ def _orphans(found: Iterable[str]) -> Condition:
     if not names:
         return ok("orphans", "no container of a dead trial")
     shown = " ".join(names[:_MOST_NAMED])
-    count = f"{len(names)} container{'s' if len(names) > 1 else ''} of dead trials: {shown}"
-    return fault("orphans", count, f"docker rm --force --volumes {shown}")
+    return fault(
+        "orphans", f"{count(len(names), 'container')} of dead trials: {shown}", f"docker rm --force --volumes {shown}"
+    )
