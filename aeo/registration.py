@@ -48,7 +48,10 @@ def check_token(token: str) -> None:
         InputError: there is none, or it has letters that no token has.
     """
     if not token:
-        raise InputError("no token: set AEO_AUTH_TOKEN or --auth-token @FILE")
+        raise InputError(
+            "no token: set AEO_AUTH_TOKEN or --auth-token @FILE",
+            fix="(on the controller's machine: run it in the same folder, or set AEO_SHARED_ROOT).",
+        )
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise InputError("the token has letters that no token has.", field="--auth-token", fix="Copy it anew.")
 

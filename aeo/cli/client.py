@@ -15,7 +15,7 @@ import httpx
 
 from aeo.cli import answers
 from aeo.cli.answers import Body
-from aeo.config import from_environment
+from aeo.config import Config, from_environment
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name, check_variable
 
@@ -23,6 +23,9 @@ from aeo.core.names import check_name, check_variable
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 #: Planning may fetch a whole data set before it answers.
 _SUBMIT_TIMEOUT = httpx.Timeout(3600.0, connect=5.0)
+
+#: This machine, as addresses name it.
+_OWN = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -281,10 +284,8 @@ def connect(environment: Mapping[str, str] | None = None) -> Client:
     environment = os.environ if environment is None else environment
     config = from_environment(environment)
     url = environment.get("AEO_URL", "").strip() or config.controller_url
-    own_machine = _hostname(url) in ("127.0.0.1", "localhost", "::1")
-    token = environment.get("AEO_TOKEN", "").strip() or config.auth_token
-    if not token and own_machine:
-        token = _kept_token(config.shared_root / "token")
+    own_machine = _hostname(url) in _OWN
+    token = environment.get("AEO_TOKEN", "").strip() or config.auth_token or own_token(config, url)
     headers = {"Accept": "application/json", "User-Agent": "aeo"}
     if token:
         if not (token.isascii() and token.isprintable()):
@@ -292,6 +293,16 @@ def connect(environment: Mapping[str, str] | None = None) -> Client:
         headers["Authorization"] = f"Bearer {token}"
     # A proxy from the environment cannot reach the loopback of this machine.
     return Client(url=url, http=httpx.Client(headers=headers, trust_env=not own_machine))
+
+
+def own_token(config: Config, url: str) -> str:
+    """The token that a controller on this machine keeps in its shared root; "" if ``url`` is elsewhere, or there is
+    none that this user may read."""
+    try:
+        return _kept_token(config.shared_root / "token") if _hostname(url) in _OWN else ""
+    except InputError:
+        # Who goes there says what is wrong with the address.
+        return ""
 
 
 def _hostname(url: str) -> str:

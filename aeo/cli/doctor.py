@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -11,6 +12,7 @@ from aeo import audit
 from aeo.audit import Finding
 from aeo.cli import place, show
 from aeo.cli.answers import clean
+from aeo.cli.client import own_token
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.codec import encode
 from aeo.config import PREFIX, Config
@@ -76,6 +78,7 @@ def doctor(
         else:
             _print(found)
         ctx.exit(int(any(item.faults for item in found)))
+    config = replace(config, auth_token=config.auth_token or own_token(config, config.controller_url))
     ctx.exit(_machine(config, frozenset(roles) or _roles(config, flags), as_json=as_json))
 
 
