@@ -17,8 +17,8 @@ from aeo.core.pool import Limit
 @click.group(
     invoke_without_command=True,
     epilog="""\b
-KEY is a provider, or provider/model as in the model column. Limits count over all workers and evaluations: for people
-who share one key of a provider. Only an admin may change them.
+KEY is a provider, or provider/model as in the model column: letters, digits and . : @ + = ~ _ - between single '/'.
+Limits count over all workers and evaluations: for people who share one key of a provider. Only an admin may change them.
 
 \b
 Examples:

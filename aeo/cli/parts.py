@@ -92,7 +92,7 @@ The address opens everything: it stands in no log, and belongs in none.""",
 )
 @click.option("--shown", metavar="URL", help="The controller's address as your browser reaches it (default: AEO_URL).")
 @click.option("--workers", "wanted", type=click.IntRange(0), default=0, help="Wait until so many workers are online.")
-@click.option("--patience", type=Number(0, 1e6), default=60.0, show_default=True, help="Seconds to wait at most.")
+@click.option("--patience", type=Number(0, 10**6), default=60.0, show_default=True, help="Seconds to wait at most.")
 @settings(("shared_root", "auth_token"), {"auth_token": "The controller's token (default: from its shared root)."})
 def sign_in(shown: str | None, wanted: int, patience: float, **flags: str | None) -> None:
     """Print an address that signs a browser in, once the controller answers."""

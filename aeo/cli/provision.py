@@ -139,7 +139,7 @@ Examples:
 @click.argument("ids", nargs=-1, metavar="[WORKER]...")
 @click.option("--all", "every", is_flag=True, help="Every worker that was provisioned.")
 @click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Workers at once.")
-@click.option("--wait", type=Number(0, 1e7), default=7200, show_default=True, help="Seconds that running trials get.")
+@click.option("--wait", type=Number(0, 10**7), default=7200, show_default=True, help="Seconds that running trials get.")
 @settings(_OF_CONTROLLER, _TEXTS)
 @place.as_json
 def upgrade(ids: tuple[str, ...], every: bool, parallel: int, wait: float, as_json: bool, **flags: str | None) -> None:
@@ -167,7 +167,7 @@ Examples:
 @click.option("--now", is_flag=True, help="Give back what it runs, in place of waiting for it.")
 @click.option("--gone", is_flag=True, help="Do not reach the machine: only forget it here.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--wait", type=Number(0, 1e7), default=7200, show_default=True, help="Seconds that running trials get.")
+@click.option("--wait", type=Number(0, 10**7), default=7200, show_default=True, help="Seconds that running trials get.")
 @settings(_OF_CONTROLLER, _TEXTS)
 @place.as_json
 def decommission(

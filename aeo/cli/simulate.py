@@ -27,7 +27,7 @@ from aeo.core.words import count
 
 #: Of a machine that is given: most slots, and its least and greatest speed.
 MOST_SLOTS = 100_000
-SPEEDS = (0.001, 1000.0)
+SPEEDS = (0.001, 1000)
 #: Most machines that --add N adds.
 MOST_ADDED = 1000
 _WANTED = (

@@ -54,7 +54,7 @@ _PLACING = (
         "--per-worker-concurrency",
         type=concurrency,
         metavar="N|all",
-        help="Slots of each worker this evaluation may use (default 1).",
+        help="Slots of each worker this evaluation may use (default 1; `aeo simulate` without an ID takes all).",
     ),
     click.option(
         "--priority", type=click.IntRange(-MOST_WHOLE, MOST_WHOLE), metavar="N", help="Higher runs first (default 0)."
@@ -104,8 +104,9 @@ def submit(file: str, wait: bool, only_check: bool, as_json: bool, workers: str 
     """Submit the evaluation in FILE (`-` is standard input).
 
     FILE is a job configuration exactly as `harbor run -c` takes it, or the same beside our own keys: executor, name,
-    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues, secrets, stop_when. Relative
-    paths in it start from the current folder.
+    workers, per_worker_concurrency, priority, agent_timeout_multiplier, max_requeues, secrets, stop_when. With
+    `executor: command` (any commands) or `executor: sleep` (tries a pool out) the other keys are that executor's: see
+    deploy/README.md, "Any commands". Relative paths in it start from the current folder.
     """
     submission = {
         "text": read(file),

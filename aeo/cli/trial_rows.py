@@ -20,13 +20,13 @@ from aeo.core.words import count, plain
 #: Columns of a table: the first two must be there.
 COLUMNS = ("task", "seconds", "cpus", "memory_mb", "estimated")
 #: Longest trial, seconds: 30 years. Sums and speeds stay finite with it.
-LONGEST = 1e9
+LONGEST = 10**9
 #: Most trials.
 MOST = 1_000_000
 #: Widest spread: already at 4 the longest of a thousand trials is some 100,000 times the median.
-WIDEST = 10.0
+WIDEST = 10
 #: Largest number of the other columns.
-_LARGEST = {"seconds": LONGEST, "estimated": LONGEST, "cpus": 1e6, "memory_mb": 1e9}
+_LARGEST = {"seconds": LONGEST, "estimated": LONGEST, "cpus": 10**6, "memory_mb": 10**9}
 _FIX = f"The columns are {','.join(COLUMNS)}; the first two must be there."
 
 

@@ -20,6 +20,8 @@ from aeo.cli import COMMANDS, main
 from aeo.cli.install_service import ROLES, Place, fitted
 from aeo.config import Config, from_environment
 from aeo.core.errors import InputError
+from aeo.executors import sleep
+from aeo.executors.command import tasks
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -32,6 +34,16 @@ DATA = "${AEO_DATA:-/srv/aeo}"
 
 def listed() -> list[tuple[str, str]]:
     return re.findall(r"^#?([A-Z][A-Z_]+)=(.*)$", EXAMPLE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("executor", "keys"),
+    [("command", {*tasks._KEYS, *tasks._TASK_KEYS, *tasks._EXPECT_KEYS}), ("sleep", {*sleep._KEYS})],
+)
+def test_every_key_of_an_executor_is_explained(executor: str, keys: set[str]) -> None:
+    _, _, table = (ROOT / "deploy" / "README.md").read_text().partition(f"| keys of `{executor}` |")
+    words = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`[^`]+`", table.partition("\n\n")[0]))))
+    assert keys - words == set()
 
 
 def test_every_setting_stands_once_in_the_example() -> None:
