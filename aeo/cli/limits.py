@@ -18,7 +18,7 @@ from aeo.core.pool import Limit
     invoke_without_command=True,
     epilog="""\b
 KEY is a provider, or provider/model as in the model column: letters, digits and . : @ + = ~ _ - between single '/'.
-Limits count over all workers and evaluations: for people who share one key of a provider. Only an admin may change them.
+Limits count over all workers and evaluations: for people who share one key of a provider. Only an admin changes them.
 
 \b
 Examples:
