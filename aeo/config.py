@@ -134,6 +134,24 @@ def from_environment(environment: Mapping[str, str] | None = None, **flags: Any)
     return _check(Config(**values))
 
 
+def secret(said: str, field: str) -> str:
+    """What a secret was given as: itself, or ``@FILE`` where it is.
+
+    Raises:
+        InputError: the file cannot be read, or is empty.
+    """
+    if not said.startswith("@"):
+        return said
+    path = Path(said[1:])
+    try:
+        text = path.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.", field=field) from None
+    if not text:
+        raise InputError(f"{path} is empty.", field=field)
+    return text
+
+
 def _convert(raw: Any, wanted: Any, place: str) -> Any:
     if wanted in (Path, Path | None):
         return Path(raw).expanduser()

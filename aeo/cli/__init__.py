@@ -110,7 +110,7 @@ Examples:
 \b
 Environment:
   AEO_URL    the controller's address (default http://127.0.0.1:7380)
-  AEO_TOKEN  your token, or the controller's own""",
+  AEO_TOKEN  your token, or the controller's own; @FILE reads it from a file""",
 )
 @click.version_option(package_name="agent-eval-orchestrator", prog_name="aeo")
 def main() -> None:

@@ -15,7 +15,7 @@ import httpx
 
 from aeo.cli import answers
 from aeo.cli.answers import Body
-from aeo.config import Config, from_environment
+from aeo.config import Config, from_environment, secret
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name, check_variable
 
@@ -277,15 +277,27 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def connect(environment: Mapping[str, str] | None = None) -> Client:
-    """Make a client from ``AEO_URL`` and ``AEO_TOKEN``.
+    """Make a client from ``AEO_URL`` and ``AEO_TOKEN``, which may be ``@FILE``.
 
     On the controller's own machine the token is also found where the controller keeps it.
+
+    Raises:
+        InputError: the address or the token cannot be used.
     """
     environment = os.environ if environment is None else environment
     config = from_environment(environment)
     url = environment.get("AEO_URL", "").strip() or config.controller_url
+    given = secret(environment.get("AEO_TOKEN", "").strip(), "AEO_TOKEN")
+    return reach(url, given or secret(config.auth_token, "AEO_AUTH_TOKEN") or own_token(config, url))
+
+
+def reach(url: str, token: str) -> Client:
+    """Make a client of the controller at this address.
+
+    Raises:
+        InputError: that is no address, or no token.
+    """
     own_machine = _hostname(url) in _OWN
-    token = environment.get("AEO_TOKEN", "").strip() or config.auth_token or own_token(config, url)
     headers = {"Accept": "application/json", "User-Agent": "aeo"}
     if token:
         if not (token.isascii() and token.isprintable()):

@@ -20,7 +20,7 @@ import yaml
 from aeo import samples
 from aeo.cli import follow, show, views
 from aeo.cli.answers import Body
-from aeo.cli.client import Client, connect
+from aeo.cli.client import Client, reach
 from aeo.config import Config
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.model import WorkerState
@@ -167,7 +167,7 @@ def _evaluate(running: Controller, config: dict[str, Any]) -> tuple[Body, Body]:
     """Start the workers, submit, follow to the end; returns the evaluation and its trials."""
     for id, slots in WORKERS.items():
         running.add_worker(id, slots)
-    client = connect({"AEO_URL": running.url, "AEO_TOKEN": running.config.auth_token})
+    client = reach(running.url, running.config.auth_token)
     click.echo(f"Controller at {running.url}; starting {len(WORKERS)} workers.", err=True)
     with client.http:
         _await_workers(running, client)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 
 from aeo import folders, lock, logs, processes
-from aeo.cli.client import Client, connect
+from aeo.cli.client import Client, reach
 from aeo.cli.numbers import Number
 from aeo.cli.processes import hide_secrets, read, settings
 from aeo.config import Config
@@ -100,7 +100,7 @@ def sign_in(shown: str | None, wanted: int, patience: float, **flags: str | None
     hide_secrets()
     url = os.environ.get("AEO_URL", "").strip() or config.controller_url
     token = config.auth_token or kept_token(config)
-    client = connect({"AEO_URL": url, "AEO_TOKEN": token})
+    client = reach(url, token)
     online = _await_workers(client, wanted, time.monotonic() + patience)
     if wanted:
         click.echo(f"{online} of {count(wanted, 'worker')} {be(wanted)} online.")

@@ -19,7 +19,7 @@ from aeo import logs, processes
 from aeo.cli.client import own_token
 from aeo.cli.demo import demo
 from aeo.cli.numbers import whole
-from aeo.config import PREFIX, Config, from_environment
+from aeo.config import PREFIX, Config, from_environment, secret
 from aeo.core.errors import InputError
 from aeo.core.model import MOST_SLOTS
 from aeo.core.scaling import Limits
@@ -139,19 +139,8 @@ def read(flags: Mapping[str, str | None], environment: Mapping[str, str] | None 
     for name in SECRETS:
         value = resolved.get(name) or environment.get(PREFIX + name.upper(), "")
         if value.startswith("@"):
-            resolved[name] = _secret(Path(value[1:]), name)
+            resolved[name] = secret(value, "--" + name.replace("_", "-"))
     return from_environment(environment, **resolved)
-
-
-def _secret(path: Path, name: str) -> str:
-    field = "--" + name.replace("_", "-")
-    try:
-        text = path.expanduser().read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.", field=field) from None
-    if not text:
-        raise InputError(f"{path} is empty.", field=field)
-    return text
 
 
 def hide_secrets() -> None:

@@ -98,6 +98,22 @@ def test_the_token_is_found_where_the_controller_keeps_it(
     assert fake.requests[0].headers["Authorization"] == "Bearer kept"
 
 
+@pytest.mark.parametrize("name", ["AEO_TOKEN", "AEO_AUTH_TOKEN"])
+def test_the_token_may_stand_in_a_file(
+    aeo: Any, fake: FakeController, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """Found by use: `aeo worker` read the file that AEO_AUTH_TOKEN named, and `aeo status` sent the name."""
+    monkeypatch.delenv("AEO_TOKEN")
+    monkeypatch.setenv(name, "@mine")
+    fake.answer("GET", "/api/workers", {"workers": []})
+    refused = aeo("workers")
+    assert refused.exit_code == 2
+    assert f"{name}: mine cannot be read" in refused.stderr
+    (tmp_path / "mine").write_text("of-alice\n")
+    assert aeo("workers").exit_code == 0
+    assert fake.requests[0].headers["Authorization"] == "Bearer of-alice"
+
+
 # --- the program
 
 
