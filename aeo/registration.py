@@ -49,8 +49,8 @@ def check_token(token: str) -> None:
     """
     if not token:
         raise InputError(
-            "no token: set AEO_AUTH_TOKEN or --auth-token @FILE",
-            fix="(on the controller's machine: run it in the same folder, or set AEO_SHARED_ROOT).",
+            "no token: set AEO_AUTH_TOKEN or --auth-token @FILE; "
+            "on the controller's machine run it in the controller's folder, or set AEO_SHARED_ROOT."
         )
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise InputError("the token has letters that no token has.", field="--auth-token", fix="Copy it anew.")

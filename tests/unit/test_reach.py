@@ -67,7 +67,11 @@ def test_a_broker_that_is_away_is_tried_for_some_seconds(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("url", "token", "said"),
     [
-        ("http://127.0.0.1:1", "", "^no token: set AEO_AUTH_TOKEN or --auth-token @FILE$"),
+        (
+            "http://127.0.0.1:1",
+            "",
+            "^no token: set AEO_AUTH_TOKEN or --auth-token @FILE; on the controller's machine .*AEO_SHARED_ROOT\\.$",
+        ),
         ("http://127.0.0.1:1", "a b", "--auth-token"),
         ("http://127.0.0.1:1", "ü", "--auth-token"),
         ("http://127.0.0.1:99999", "t", "--controller-url"),
