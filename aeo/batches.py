@@ -139,7 +139,10 @@ def _close(work: Work | None) -> None:
     workdir = work.site.local.batch(work.batch.id)
     work.session.close()
     work.handed.wait()
-    work.executor.sweep(workdir)
+    try:
+        work.executor.sweep(workdir)
+    except ExecutorFailed as error:
+        log.warning("batch %s: %s", work.batch.id, error)
     shutil.rmtree(workdir, ignore_errors=True)
 
 

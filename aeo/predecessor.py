@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from aeo import logs, outbox, records
-from aeo.core.errors import AeoError
+from aeo.core.errors import AeoError, InputError
 from aeo.core.model import Claim
 from aeo.layout import Local, manifest_of, run_name
 from aeo.leases import Hold
@@ -51,9 +51,18 @@ def take_seat(local: Local, identity: IO[str]) -> None:
     """Have the next process know by which lock this one had the root; once what was left in it is gone.
 
     Where something could not be removed that another seat's process had left, the next one must not take it for ours.
+    And whoever has that seat next must not take what this one leaves for its own: that seat is given up first.
+
+    Raises:
+        InputError: it cannot be given up.
     """
-    seat = _seat(identity)
-    if not seat or _last_seat(local) == seat or any(local.batches.iterdir()):
+    seat, last = _seat(identity), _last_seat(local)
+    if last != seat:
+        try:
+            local.seat.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{local.seat} cannot be removed: {error.strerror}.", field="--local-root") from None
+    if not seat or last == seat or any(local.batches.iterdir()):
         return
     part = local.seat.with_name(f".{local.seat.name}.part")
     # Without it the next process leaves it to the leases.

@@ -41,7 +41,7 @@ from aeo import (
 from aeo import control as control_loops
 from aeo.celery import Stop, consume, make_app
 from aeo.config import Config, from_environment
-from aeo.core.errors import AeoError, InputError, Refused, Unavailable
+from aeo.core.errors import AeoError, ExecutorFailed, InputError, Refused, Unavailable
 from aeo.core.model import WorkerInfo
 from aeo.core.names import check_name
 from aeo.dispatch import CONTROL, queue_of
@@ -224,6 +224,9 @@ def _sweep(local: Local) -> bool:
     for name in executors.installed():
         try:
             executors.load(name).sweep(local.batches)
+        except ExecutorFailed as error:
+            log.warning("%s", error)
+            clean = False
         except Exception:  # a plug-in's fault must not keep the worker from working with the others
             log.exception("executor %s could not sweep %s", name, local.batches)
             clean = False

@@ -17,7 +17,7 @@ from aeo.core.pool import Limit
 @click.group(
     invoke_without_command=True,
     epilog="""\b
-KEY is a provider, or provider/model as in the model column: letters, digits and . : @ + = ~ _ - between single '/'.
+KEY is a provider, or provider/model as in the model column: with single '/' between them.
 Limits count over all workers and evaluations: for people who share one key of a provider. Only an admin changes them.
 
 \b

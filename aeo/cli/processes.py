@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import platform
 import sys
@@ -31,6 +32,8 @@ from aeo.embedded.local import Controller
 from aeo.scaling import LOCAL
 
 __all__ = ["controller", "demo", "up", "worker"]
+
+log = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -194,10 +197,13 @@ def worker(ctx: click.Context, /, **flags: str | None) -> None:
     """Run a worker on this machine until SIGTERM or Ctrl-C; a second signal gives running trials back."""
     named = flags["host"] or os.environ.get(f"{PREFIX}HOST")
     config = read({**flags, "host": named or platform.node()})
-    config = replace(config, auth_token=config.auth_token or own_token(config, config.controller_url))
+    found = "" if config.auth_token else own_token(config, config.controller_url)
+    config = replace(config, auth_token=config.auth_token or found)
     mounted = flags["shared_root"] or os.environ.get(f"{PREFIX}SHARED_ROOT")
     hide_secrets()
     logs.to_stderr(config, process="worker", worker=config.worker_id)
+    if found:
+        log.info("the token is that of %s, where a controller of this machine keeps it", config.shared_root)
     ctx.exit(processes.worker(config, mounted=Path(mounted).expanduser() if mounted else None))
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from math import fsum, pi, sqrt
 from statistics import median, quantiles
 
+from aeo.core.bounds import limited
 from aeo.core.model import PlannedTrial
 from aeo.core.pool import Limit
 
@@ -115,11 +116,6 @@ class Held:
     waiting: int
     limit: Limit
 
-    def least(self, shortest: float, mean: float) -> float:
-        """Seconds until they are done at the earliest, when they take so long."""
-        spread = (self.waiting - 1) * 60 / self.limit.per_minute + shortest if self.limit.per_minute else 0.0
-        return max(spread, self.waiting * mean / self.limit.trials if self.limit.trials else 0.0)
-
 
 def remaining(
     waiting: Sequence[float],
@@ -139,8 +135,9 @@ def remaining(
         return None
     left = [max(0.0, planned * factor - so_far) for planned, so_far in running]
     left += [planned * factor for planned in waiting]
-    shortest, mean = min(waiting, default=0.0) * factor, fsum(waiting) * factor / max(1, len(waiting))
-    least = [one.least(shortest, mean) for one in held if one.waiting and waiting]
+    # Which of those that wait they are is not known: at the earliest the shortest ones.
+    shortest = sorted(planned * factor for planned in waiting) if held else []
+    least = [limited(shortest[: one.waiting], one.limit) for one in held]
     return max(1.0, sum(left) / max(1, slots), max(left), *least)
 
 

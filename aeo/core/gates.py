@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from aeo.core.choose import covers
 from aeo.core.pool import Limit
 
+#: By so much less than its interval a start may come after one that was late, as `LATE` of ``claim.lua``.
+LATE_SECONDS = 1.0
+
 
 class Gates:
     """The limits, and how far they are used."""
@@ -29,7 +32,7 @@ class Gates:
         for key in self.keys(model):
             self._running[key] += 1
             if rate := self.limits[key].per_minute:
-                self.paced[key] = now + 60 / rate
+                self.paced[key] = max(self.paced.get(key, now), now - LATE_SECONDS) + 60 / rate
 
     def end(self, model: str) -> None:
         """A trial has ended."""

@@ -15,7 +15,7 @@ MOST = 1_000_000
 LEAST_PER_MINUTE = 0.001
 
 #: A part of a key: what providers name models with, such as ``claude-3-5@20240620`` and ``nova-pro-v1:0``.
-_PART = re.compile(r"[\w.:@+=~-]+")
+_PART = re.compile(r"[\w.:@+=~,()\[\]-]+( [\w.:@+=~,()\[\]-]+)*")
 
 
 def check_key(key: str, *, field: str = "key") -> str:
@@ -31,8 +31,8 @@ def check_key(key: str, *, field: str = "key") -> str:
     raise InputError(
         f"{shown!r} is no provider or model." if key else "is empty.",
         field=field,
-        fix=f"Use PROVIDER or PROVIDER/MODEL as in the model column: letters, digits and . : @ + = ~ _ - in parts "
-        f"between single '/', at most {LONGEST} characters, without '..'.",
+        fix=f"Use PROVIDER or PROVIDER/MODEL as in the model column: letters, digits, . : @ + = ~ , _ - ( ) [ ] "
+        f"and single blanks in parts between single '/', at most {LONGEST} characters, without '..'.",
     )
 
 

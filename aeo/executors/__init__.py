@@ -129,7 +129,11 @@ class Executor(Protocol):
         """Close the job: final statistics over the trial folders in ``job_dir``. Idempotent."""
 
     def sweep(self, workdir: Path) -> None:
-        """Remove what dead sessions under ``workdir`` left: processes, containers, mounts. Never touches live ones."""
+        """Remove what dead sessions under ``workdir`` left: processes, containers, mounts. Never touches live ones.
+
+        Raises:
+            ExecutorFailed: something of them may live on.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

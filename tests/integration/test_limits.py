@@ -29,6 +29,7 @@ from aeo.core.pool import Limit
 from aeo.site import Site, open_site
 from aeo.store import evaluations, limits, trials
 from aeo.store.connection import Db
+from aeo.store.keys import key
 
 TOKEN = "token-of-this-test"
 _tokens = itertools.count()
@@ -111,8 +112,26 @@ def test_starts_are_spread_over_the_minute(db: Db) -> None:
     assert (trials.now(db) - before).total_seconds() >= 0.2
 
 
+@pytest.mark.parametrize("late", [0, 300, 900, 5000])
+def test_a_start_that_comes_late_is_made_up_for(db: Db, late: int) -> None:
+    """Who waits looks now and then: without this the rate is missed by what the looks are apart."""
+
+    def now() -> int:
+        return int(trials.now(db).timestamp() * 1000)
+
+    limits.set(db, "p", per_minute=300)
+    (batch,) = stored(db, "e1", "p/one", batches=1)
+    before = now()
+    due = before - late
+    db.client.hset(key("paced"), "p", due)
+    assert isinstance(ask(db, batch), Claim)
+    # An interval after it was due, but for what it is late by more than a second.
+    due_next = float(db.client.hget(key("paced"), "p") or 0)
+    assert max(due, before - 1000) + 200 <= due_next <= max(due, now() - 1000) + 201
+
+
 @pytest.mark.parametrize(
-    "key", ["", " p", "p/", "/p", "p\n", "x" * 300, "a b/../c", "a b", "a\tb", "a//b", "..", "p/..", "p\0"]
+    "key", ["", " p", "p/", "/p", "p\n", "x" * 300, "a b/../c", "a  b", "a\tb", "a//b", "..", "p/..", "p\0"]
 )
 def test_a_key_that_is_none_is_refused(db: Db, key: str) -> None:
     with pytest.raises(InputError):
@@ -126,6 +145,8 @@ def test_a_key_that_is_none_is_refused(db: Db, key: str) -> None:
         "openai/gpt-5",
         "vertex_ai/claude-3-5@20240620",
         "bedrock/amazon.nova-pro-v1:0",
+        "anthropic/claude-sonnet-4-5[1m]",
+        "meta/Llama 3 (8B, chat)",
         "hosted/Qwen/Qwen2.5-72B",
         "é",
     ],

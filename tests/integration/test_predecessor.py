@@ -273,6 +273,20 @@ def test_where_it_may_live_the_grace_stays(elsewhere: Local) -> None:
         assert predecessor.runs_left(elsewhere, identity) == frozenset()
 
 
+def test_a_seat_that_another_one_has_had_is_taken_anew(root: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One on another machine, to which the lock says nothing, may run what this one would find when it comes back."""
+    stuck = root.batches / "e-1" / "trial.t0"
+    stuck.mkdir(parents=True)
+    with monkeypatch.context() as patch, locked(root) as identity:
+        other = root.root / "boot_id"
+        other.write_text("another\n")
+        patch.setattr(predecessor, "_KERNEL", other)
+        # What lies there it could not remove, and it begins a run of its own.
+        predecessor.take_seat(root, identity)
+        (root.batches / "e-2" / "trial.t1").mkdir(parents=True)
+    assert left(root) == frozenset()
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_could_not_be_swept_may_run_on(root: Local, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def sweep(_: Path) -> None:

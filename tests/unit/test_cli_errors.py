@@ -98,6 +98,25 @@ def test_the_token_is_found_where_the_controller_keeps_it(
     assert fake.requests[0].headers["Authorization"] == "Bearer kept"
 
 
+@pytest.mark.parametrize("what", ["link", "folder", "pipe", "nothing"])
+def test_only_a_file_is_a_kept_token(
+    aeo: Any, fake: FakeController, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    monkeypatch.delenv("AEO_TOKEN")
+    (tmp_path / "aeo-data").mkdir()
+    (tmp_path / "secret").write_text("another one\n")
+    token = tmp_path / "aeo-data" / "token"
+    {
+        "link": lambda: token.symlink_to("../secret"),
+        "folder": token.mkdir,
+        "pipe": lambda: os.mkfifo(token),
+        "nothing": lambda: None,
+    }[what]()
+    fake.answer("GET", "/api/workers", {"workers": []})
+    assert aeo("workers").exit_code == 0
+    assert "Authorization" not in fake.requests[0].headers
+
+
 @pytest.mark.parametrize("name", ["AEO_TOKEN", "AEO_AUTH_TOKEN"])
 def test_the_token_may_stand_in_a_file(
     aeo: Any, fake: FakeController, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str

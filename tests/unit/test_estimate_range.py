@@ -34,6 +34,14 @@ def test_what_a_limit_lets_start_is_waited_for() -> None:
     assert likely([estimate.Held(waiting=0, limit=Limit(trials=1, per_minute=0.1))]) == pytest.approx(20.0)
 
 
+def test_a_limit_of_the_short_ones_is_not_taken_for_one_of_the_long() -> None:
+    waiting, finished = [1.0] * 100 + [1000.0] * 100, [(10.0, 10.0)] * 5
+    held = [estimate.Held(waiting=100, limit=Limit(trials=1))]
+    found = estimate.between(waiting, [], slots=100, finished=finished, held=held)
+    assert found is not None
+    assert found.likely == pytest.approx(1001.0)
+
+
 def test_more_finished_trials_narrow_the_range() -> None:
     def width(count: int) -> float:
         finished = [(seconds, 10.0) for seconds in (8.0, 9.0, 10.0, 11.0, 12.0) * count]

@@ -110,5 +110,5 @@ class HarborExecutor:
         job.merge(evaluation, job_dir, progress)
 
     def sweep(self, workdir: Path) -> None:
-        """Remove what dead sessions under ``workdir`` left."""
+        """See `aeo.executors.Executor.sweep`."""
         leftovers.sweep(workdir)

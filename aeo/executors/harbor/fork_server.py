@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds after the last driver until the process they are forked from ends.
 _IDLE_SECONDS = 900.0
+#: Seconds that it gets beyond its time, before it is given up.
+_LAST_SECONDS = 0.5
 #: Seconds of one look at what the process says.
 _PART_SECONDS = 0.1
 #: Seconds that loading Harbor may take.
@@ -60,6 +62,8 @@ class Driver:
         asked = time.monotonic()
         while not self.pid and self._code is None and self._server.may_answer(asked):
             self._read(_PART_SECONDS, lambda: bool(self.pid))
+        # All of this machine may have stood still until now, and it with it.
+        self._read(_LAST_SECONDS, lambda: bool(self.pid))
         with self._lock:
             silent = not self.pid and self._code is None
             if silent:
@@ -179,7 +183,7 @@ class Driver:
 
     def _look(self) -> None:
         """Notice an end that is not told, as what it was forked from is stuck."""
-        if not self.pid or leftovers.identity(self.pid) != f"{self.pid} ":
+        if not self.pid or not leftovers.has_ended(self.pid):
             self._ended = 0.0
             return
         now = time.monotonic()
@@ -241,10 +245,15 @@ class ForkServer:
             self._drivers.add(driver)
         with theirs:
             try:
+                # It takes hundreds at once; where it takes no more it may be stuck.
+                self._control.settimeout(patience := _ANSWER_SECONDS if self.heard else _LOAD_SECONDS)
                 socket.send_fds(self._control, [request], [theirs.fileno(), permit, *channels])
             except (BrokenPipeError, ConnectionResetError):
                 # It is gone: the connection ends, which the driver's reader sees.
                 pass
+            except TimeoutError:
+                # As above, by our own end of it.
+                self.give_up(f"taken what it was asked in {patience:.0f} s")
             except OSError:
                 driver.end(0)
                 raise

@@ -13,10 +13,12 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from aeo.core.errors import ExecutorFailed
 
 _SCRATCH = "harbor"
 #: Seconds one docker command gets.
@@ -66,23 +68,31 @@ def is_project_of(project: str, trial: str) -> bool:
 
 
 def sweep(workdir: Path) -> None:
-    """Clean up after every dead session in ``workdir``, or in a folder directly in it."""
+    """Clean up after every dead session in ``workdir``, or in a folder directly in it.
+
+    Raises:
+        ExecutorFailed: something of them may live on.
+    """
+    left: list[str] = []
     for scratch in (folder(workdir), *sorted(workdir.glob(f"*/{_SCRATCH}"))):
         if scratch.is_dir() and not scratch.is_symlink() and not _owner_lives(scratch):
-            clean(scratch)
+            left += clean(scratch)
             disown(scratch)
+    if left:
+        raise ExecutorFailed(f"What a killed process had started may live on: {'; '.join(left)}.")
 
 
-def clean(scratch: Path) -> None:
-    """Remove what a session started, whoever its owner is."""
-    _kill_processes(scratch / "processes")
+def clean(scratch: Path) -> list[str]:
+    """Remove what a session started, whoever its owner is; returns what may live on, for people."""
+    left = [f"process {pid}" for pid in _kill_processes(scratch / "processes")]
     trials = list(_entries(scratch / "trials"))
     if trials and shutil.which("docker") is not None:
-        _remove_containers({path.name: path.read_text() for path in trials})
+        left += _remove_containers({path.name: path.read_text() for path in trials})
     for path in trials:
         path.unlink(missing_ok=True)
     for name in ("roots", "files"):
         remove(scratch / name)
+    return left
 
 
 def live_trials(batches: Path) -> frozenset[str]:
@@ -100,13 +110,27 @@ def _owner_lives(scratch: Path) -> bool:
 
 
 def identity(pid: int) -> str:
-    """A pid with its start time: pids are used again. Without a start time the process is gone."""
+    """A pid with its start time: pids are used again. Without a start time the process is gone, or cannot be seen."""
     try:
-        stat_line = Path(f"/proc/{pid}/stat").read_text()
-        fields = stat_line.rpartition(")")[2].split()
+        fields = _stat(pid)
         return f"{pid} {fields[19]}" if fields[0] != "Z" else f"{pid} "
     except (OSError, IndexError):
         return f"{pid} "
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is known to have ended; not where that cannot be seen, as without a descriptor left."""
+    try:
+        return _stat(pid)[:1] == ["Z"]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str]:
+    """What ``/proc`` says of a process, from its state on (proc(5))."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _entries(path: Path) -> Iterator[Path]:
@@ -114,7 +138,8 @@ def _entries(path: Path) -> Iterator[Path]:
         yield from sorted(path.iterdir())
 
 
-def _kill_processes(processes: Path) -> None:
+def _kill_processes(processes: Path) -> list[int]:
+    """Kill those that are noted; returns which live on nevertheless."""
     killed = []
     for path in _entries(processes):
         pid = path.name
@@ -127,48 +152,79 @@ def _kill_processes(processes: Path) -> None:
                 killed.append((int(pid), noted))
         path.unlink(missing_ok=True)
     deadline = time.monotonic() + _GONE_SECONDS
-    while any(identity(pid) == noted for pid, noted in killed) and time.monotonic() < deadline:
+    while (alive := [pid for pid, noted in killed if identity(pid) == noted]) and time.monotonic() < deadline:
         time.sleep(0.02)
+    return alive
 
 
-def _remove_containers(trials: Mapping[str, str]) -> None:
-    """Remove what compose made for these trials (name to content folder), if this worker started it."""
-    others = set()
-    for container, project, started_from in labelled("ps", "ID", "--all"):
+def _remove_containers(trials: Mapping[str, str]) -> list[str]:
+    """Remove what compose made for these trials (name to content folder), if this worker started it.
+
+    Returns what may live on.
+    """
+    found = _containers(trials)
+    if found is None:
+        return [f"containers of {', '.join(sorted(trials))}, as Docker does not answer"]
+    containers, others = found
+    for container in containers:
+        _docker("rm", "--force", "--volumes", container)
+    _remove_rest(trials.keys() - others)
+    still = _containers(trials) if containers else found
+    return [f"container {name}" for name in (containers if still is None else still[0])]
+
+
+def _containers(trials: Mapping[str, str]) -> tuple[list[str], set[str]] | None:
+    """The containers that this worker started for these trials, and the trials of others; None where none are told."""
+    listed = _labelled("ps", "ID", "--all")
+    if listed is None:
+        return None
+    own, others = [], set()
+    for container, project, started_from in listed:
         for trial in trials:
             if is_project_of(project, trial):
                 # Another worker of this machine may run the same trial by now: it does so from its own folder.
                 if trials[trial] and Path(started_from).is_relative_to(trials[trial]):
-                    _docker("rm", "--force", "--volumes", container)
+                    own.append(container)
                 else:
                     others.add(trial)
-    ours = trials.keys() - others
+    return own, others
+
+
+def _remove_rest(trials: Set[str]) -> None:
+    """Remove what compose made for these trials beside containers."""
     for kind, shown in (("network", "ID"), ("volume", "Name")):
         for name, project, _ in labelled(kind, shown, "ls"):
-            if any(is_project_of(project, trial) for trial in ours):
+            if any(is_project_of(project, trial) for trial in trials):
                 _docker(kind, "rm", name)
-    for image in _docker("image", "ls", "--format", "{{.Repository}}").split():
-        if any(is_project_of(image.rpartition("-")[0], trial) for trial in ours):
+    for image in (_docker("image", "ls", "--format", "{{.Repository}}") or "").split():
+        if any(is_project_of(image.rpartition("-")[0], trial) for trial in trials):
             _docker("image", "rm", image)
 
 
-def labelled(kind: str, shown: str, *more: str) -> Iterator[tuple[str, str, str]]:
-    """Name, compose project and folder it was started from, of everything that compose made."""
+def labelled(kind: str, shown: str, *more: str) -> Sequence[tuple[str, str, str]]:
+    """Name, compose project and folder it was started from, of everything that compose made, as far as Docker says."""
+    return _labelled(kind, shown, *more) or []
+
+
+def _labelled(kind: str, shown: str, *more: str) -> list[tuple[str, str, str]] | None:
     prefix = "com.docker.compose.project"
     shape = f'{{{{.{shown}}}}}\t{{{{.Label "{prefix}"}}}}\t{{{{.Label "{prefix}.working_dir"}}}}'
-    for line in _docker(kind, *more, "--filter", f"label={prefix}", "--format", shape).splitlines():
-        name, project, started_from = (*line.split("\t"), "", "")[:3]
-        yield name, project, started_from
+    said = _docker(kind, *more, "--filter", f"label={prefix}", "--format", shape)
+    if said is None:
+        return None
+    rows = ((*line.split("\t"), "", "") for line in said.splitlines())
+    return [(name, project, started_from) for name, project, started_from, *_ in rows]
 
 
-def _docker(*arguments: str) -> str:
+def _docker(*arguments: str) -> str | None:
+    """What a command says; None where it fails."""
     try:
         answer = subprocess.run(
             ["docker", *arguments], capture_output=True, text=True, timeout=_DOCKER_SECONDS, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout if answer.returncode == 0 else ""
+        return None
+    return answer.stdout if answer.returncode == 0 else None
 
 
 def remove(path: Path) -> None:

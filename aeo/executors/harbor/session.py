@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ from aeo.executors import TrialContext
 from aeo.executors.harbor import drivers, leftovers, program, trial_files
 from aeo.executors.harbor.assets import HarborAssets, env_file_place
 from aeo.executors.harbor.fork_server import Driver
+
+log = logging.getLogger(__name__)
 
 #: Seconds the driver gets to end once it has nothing to do.
 _CLOSE_SECONDS = 5.0
@@ -208,7 +211,8 @@ class HarborSession:
             driver.end(_KILL_SECONDS)
         self._close_pipes()
         if driver is not None:
-            leftovers.clean(self._scratch)
+            for what in leftovers.clean(self._scratch):
+                log.warning("of a session that has ended may live on: %s", what)
 
     def _close_pipes(self) -> None:
         for pipe in (self._requests, self._events):

@@ -1,5 +1,6 @@
 -- ARGV: evaluation, batch, worker, token, lease in ms, ms for which a trial may be passed over.
 -- Returns the claim as JSON, 'wait', 'leave' (a wait for faster slots), 'turn' (the batch is sent again, behind the others), or nil when nothing is left.
+local LATE = 1000 -- ms, as LATE_SECONDS of aeo/core/gates.py
 local evaluation, batch, worker, token, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 -- The same call again, its first answer lost with the connection.
@@ -253,7 +254,9 @@ if kind then
   local model = kind_parts(evaluation, kind).model
   for name, limit in pairs(model ~= '' and limits() or {}) do
     if limit[2] > 0 and covers(name, model) then
-      redis.call('HSET', key('paced'), name, math.ceil(NOW + 60000 / limit[2]))
+      -- Who waits looks now and then: what it comes too late by, for a second at most, the next may start earlier.
+      local due = tonumber(redis.call('HGET', key('paced'), name)) or NOW
+      redis.call('HSET', key('paced'), name, math.ceil(math.max(due, NOW - LATE) + 60000 / limit[2]))
     end
   end
 end
