@@ -26,10 +26,10 @@ from aeo.store.workers import WorkerStatus
 from aeo.submission import Submission
 
 _T = TypeVar("_T")
-#: Most trials that are played through: a second or so.
-_PLAYED = 10_000
+#: Most trials, and most trials times slots, that are played through: a second or two.
+_PLAYED = 10_000, 1_000_000
 #: The same under limits, where whoever waits for one looks again and again.
-_PLAYED_HELD = 2_000
+_PLAYED_HELD = 5_000, 200_000
 #: Stands for the evaluation's id, of which a name by the time has four characters.
 _ID = "0000"
 
@@ -283,10 +283,18 @@ def _makespan(
     ]
     trials = [replace(trial, estimated_seconds=expected[trial.name]) for trial in plan.trials]
     work = Work(trials=trials, limit=spec.per_worker_concurrency)
-    if len(plan.trials) > (_PLAYED_HELD if held else _PLAYED):
-        taking = [machine for machine in machines if machine.weight != 0]
+    taking = [machine for machine in machines if machine.weight != 0]
+    if _is_long(work, taking, held):
         return max(1.0, bounds.bound_of(work, taking, held))
     return max(1.0, simulate.simulate([work], machines, limits=held).makespan)
+
+
+def _is_long(work: Work, taking: Sequence[Machine], held: Mapping[str, Limit]) -> bool:
+    """Whether it takes too long to play it through for whoever waits for the answer."""
+    most, most_looks = _PLAYED_HELD if held else _PLAYED
+    slots = sum(machine.slots if work.limit is None else min(work.limit, machine.slots) for machine in taking)
+    number = len(work.trials)
+    return number > most or number * min(slots, number) > most_looks
 
 
 def _durations(site: Site, spec: Spec, plan: Plan) -> tuple[int, Mapping[str, float]]:

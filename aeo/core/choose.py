@@ -130,6 +130,8 @@ class _View:
         self.used = tuple(sum(column) for column in zip(*used, strict=True)) or (0, 0, 0)
         self.room = self.place.room if self._stands(self.place.room) else None
         self.leave = Leave(self.job, batch, pool.now)
+        #: Verdicts by priority and kind: many shares hold the same kinds, and nothing changes while one looks.
+        self.verdicts: dict[tuple[int, Kind], str] = {}
         self.shuns = any(
             other.state == "started" and other.worker != self.worker and pool.places.get(other.worker, Place()).takes
             for other in self.job.seats.values()
@@ -141,12 +143,14 @@ class _View:
         if room and room.evaluation == self.evaluation and self._binds(room) and self._fits(self.job.kinds[room.kind]):
             return room.trial, False, None
         blocked, passed, looked = False, None, 0
-        fits = self._could_run(self.evaluation, room=False)
+        fits: bool | None = None
         for share in self._shares():
             left = self.leave.left
             trial, more, first = self._pick_from(share)
             blocked, passed = blocked or more, passed or first
             looked += share != self.batch and self.leave.left > left
+            if passed and fits is None:
+                fits = self._could_run(self.evaluation, room=False)
             if trial or (passed and not fits) or looked == SHARES:
                 return trial, blocked, passed
         return "", blocked, passed
@@ -250,7 +254,7 @@ class _View:
 
     def gives_way(self, *, arriving: bool) -> bool:
         """Whether an evaluation that waits here goes first."""
-        job, mine = self.job, self._slots(self.evaluation)
+        job = self.job
         for other, since in self._rivals():
             rival = self.pool.jobs[other]
             if arriving and self.seat.turned is not None and since <= self.seat.turned:
@@ -258,7 +262,7 @@ class _View:
             # Two that have not begun would give the slot to each other for ever.
             first = rival.untouched and not job.untouched
             held = arriving or first or self.pool.now - self.seat.since >= TURN_SECONDS
-            equal = rival.priority == job.priority and held and self._slots(other) < mine and not self._has_kept()
+            equal = rival.priority == job.priority and held and self._has_fewer(other) and not self._has_kept()
             if (rival.priority > job.priority or equal) and self._could_run(other):
                 return True
         room = self.room
@@ -299,6 +303,10 @@ class _View:
                 if waits and (resting or not is_resting(job, seat, self.pool.now)):
                     yield id, seat.since
 
+    def _has_fewer(self, other: str) -> bool:
+        """Whether another evaluation has fewer of this worker's slots."""
+        return self._slots(other) < self._slots(self.evaluation)
+
     def _slots(self, evaluation: str) -> int:
         seats = self.pool.jobs[evaluation].seats.values()
         return sum(seat.worker == self.worker and seat.state == "started" for seat in seats)
@@ -313,6 +321,12 @@ class _View:
 
     def _verdict(self, job: Job, kind: Kind) -> str:
         """``yes``; ``tight``: it does not fit now; ``later``: a limit or kept room; ``never``: it is too large."""
+        key = job.priority, kind
+        if key not in self.verdicts:
+            self.verdicts[key] = self._judge(job.priority, kind)
+        return self.verdicts[key]
+
+    def _judge(self, priority: int, kind: Kind) -> str:
         needs = amounts(kind.needs)
         if not any(needs):
             return "yes" if self._allowed(kind.model) else "later"
@@ -325,7 +339,7 @@ class _View:
         if not self._fits(kind):
             return "tight"
         room = self.room
-        if room and self._binds(room, job.priority) and not self._leaves(room, needs):
+        if room and self._binds(room, priority) and not self._leaves(room, needs):
             return "later"
         return "yes"
 

@@ -215,9 +215,12 @@ class _Play:
 
     def _look(self, worker: str | None = None) -> None:
         """Let those go on that wait: on one machine, or on all, as they do where a limit may have room again."""
+        held = False
         for name in self.machines if worker is None or self.gates.limits or self.uneven else (worker,):
             for _ in range(len(self.idle[name])):
-                if self._is_held():
+                # Who is held stays so at this moment, as nobody is asked then.
+                held = held or self._is_held()
+                if held:
                     break
                 self._ask(name, *self.idle[name].popleft())
             self._fill(name)
@@ -246,7 +249,10 @@ class _Play:
                 continue
             self._seat(evaluation, batch, "started")
             self.free[worker] -= 1
-            self._ask(worker, evaluation, batch)
+            if self._is_held():
+                self.idle[worker].append((evaluation, batch))
+            else:
+                self._ask(worker, evaluation, batch)
 
     def _pool(self) -> Pool:
         return Pool(

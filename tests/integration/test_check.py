@@ -102,6 +102,24 @@ def test_limits_of_a_provider_count_in_the_time(site: Site) -> None:
     assert found.shares[0].estimated_seconds == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize(("attempts", "slots", "played"), [(200, 150, True), (200, 1000, True), (250, 900, False)])
+def test_what_takes_long_to_play_through_is_bounded(
+    site: Site, monkeypatch: pytest.MonkeyPatch, attempts: int, slots: int, played: bool
+) -> None:
+    """A check under a limit takes its time for each trial and each slot, of which there are no more than trials."""
+    register(site, "w1", slots=slots)
+    for task in (1, 2):
+        ran(site, f"task-{task}", 1.0)
+    limits.set(site.db, "p", trials=2)
+    asked: list[object] = []
+    real = checks.simulate.simulate
+    monkeypatch.setattr(checks.simulate, "simulate", lambda *a, **k: asked.append(a) or real(*a, **k))
+    text = f"executor: sleep\nname: first\ntasks: 2\nattempts: {attempts}\nseconds: 1\nmodel: p/m\n"
+    found = check(site, f"{text}per_worker_concurrency: all\n")
+    assert found.estimated_seconds == pytest.approx(attempts)
+    assert bool(asked) == played
+
+
 def test_a_whole_number_out_of_range_is_told_the_range(site: Site) -> None:
     found = check(site, "executor: sleep\ntasks: 1\npriority: 99999999999999\nmax_requeues: -1\n")
     assert [item.message for item in found.problems[:2]] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aeo.cli.trial_rows import drawn
+from aeo.core import choose as choosing
+from aeo.core import simulate as simulation
 from aeo.core.bounds import bound, bound_of
 from aeo.core.model import Capacity, Needs, PlannedTrial
 from aeo.core.pool import Limit
@@ -271,6 +274,54 @@ def test_three_trials_at_thirty_a_minute_take_five_seconds() -> None:
     assert bound_of(work, pool, limits) == pytest.approx(5.0)
     assert bound_of(work, pool, limits, without={"t0"}) == pytest.approx(3.0)
     assert bound_of(work, pool, {}) == bound_of(work, [], {}) + 1.0
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[object]:
+    """Calls of a function, which still does what it does."""
+    real, calls = getattr(owner, name), []
+
+    def call(*args: object) -> object:
+        calls.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def test_who_is_held_by_a_limit_is_not_asked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch, simulation, "choose")
+    pool = [Machine(name=f"w{number}", slots=10) for number in range(10)]
+    found = simulate([Work(trials=trials([1.0] * 100, model="p/m"))], pool, limits={"p": Limit(trials=1)})
+    assert found.makespan == pytest.approx(100.0)
+    # At the start of each trial, and at its end.
+    assert len(calls) <= 2 * 100
+
+
+def test_a_limit_is_looked_at_once_for_all_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, asks = counted(monkeypatch, choosing._View, "_has_place"), counted(monkeypatch, simulation, "choose")
+    # Of two evaluations, whoever waits is asked.
+    both = [Work(id=id, trials=trials([1.0] * 20, prefix=id, model="p/m")) for id in ("a", "b")]
+    simulate(both, [Machine(name="w", slots=20)], limits={"p": Limit(trials=1)})
+    assert 0 < len(looks) <= 2 * len(asks)
+
+
+@settings(max_examples=60)
+@given(works(), POOLS, st.integers(0, 2), st.sampled_from([0.0, 6.0, 60.0]), st.integers(0, 1))
+def test_who_is_not_asked_would_have_been_told_to_wait(
+    given_works: list[Work], pool: list[Machine], cap: int, rate: float, free: int
+) -> None:
+    """Those that a limit holds are passed over to save time alone."""
+    models = ["p/m", "q/m" if free else "p/n"]
+    planned = [
+        replace(trial, labels={"model": models[at % 2]})
+        for work in given_works[:1]
+        for at, trial in enumerate(work.trials)
+    ]
+    work, limits = replace(given_works[0], trials=planned), {"p": Limit(trials=cap, per_minute=rate)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation._Play, "_is_held", lambda _: False)
+        asked = simulate([work], pool, limits=limits)
+    assert simulate([work], pool, limits=limits) == asked
 
 
 def test_a_long_leave_is_played_through_in_no_time() -> None:
