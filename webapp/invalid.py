@@ -10,6 +10,7 @@ from flask import current_app, request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from aeo.core import words
 from aeo.core.errors import Problem
 
 #: What to do about a fault that has no better advice.
@@ -20,8 +21,8 @@ _Context = Mapping[str, Any]
 _FIXES: Mapping[str, str | Callable[[_Context], str]] = {
     "missing": "Give it.",
     "string_type": 'Give a text ("…").',
-    "string_too_short": lambda ctx: f"Give at least {_count(ctx['min_length'], 'character')}.",
-    "string_too_long": lambda ctx: f"Give at most {_count(ctx['max_length'], 'character')}.",
+    "string_too_short": lambda ctx: f"Give at least {words.count(ctx['min_length'], 'character')}.",
+    "string_too_long": lambda ctx: f"Give at most {words.count(ctx['max_length'], 'character')}.",
     "int_type": "Give a whole number.",
     "int_parsing": "Give a whole number.",
     "int_from_float": "Give a whole number.",
@@ -35,10 +36,10 @@ _FIXES: Mapping[str, str | Callable[[_Context], str]] = {
     "model_type": "Give an object ({…}).",
     "enum": lambda ctx: f"Give {ctx['expected']}.",
     "literal_error": lambda ctx: f"Give {ctx['expected']}.",
-    "greater_than": lambda ctx: f"Give more than {_plain(ctx['gt'])}.",
-    "greater_than_equal": lambda ctx: f"Give {_plain(ctx['ge'])} or more.",
-    "less_than": lambda ctx: f"Give less than {_plain(ctx['lt'])}.",
-    "less_than_equal": lambda ctx: f"Give {_plain(ctx['le'])} or less.",
+    "greater_than": lambda ctx: f"Give more than {words.plain(ctx['gt'])}.",
+    "greater_than_equal": lambda ctx: f"Give {words.plain(ctx['ge'])} or more.",
+    "less_than": lambda ctx: f"Give less than {words.plain(ctx['lt'])}.",
+    "less_than_equal": lambda ctx: f"Give {words.plain(ctx['le'])} or less.",
     # Ours, which say themselves what to do.
     "value_error": "",
 }
@@ -103,12 +104,3 @@ def _schema(place: str) -> type[BaseModel] | None:
     spec = getattr(current_app.view_functions.get(request.endpoint or ""), "_spec", {})
     found = spec.get("body") if place == "json" else next((s for s, at in spec.get("args") or () if at == place), None)
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
-
-
-def _plain(number: float) -> str:
-    """Without an exponent where it needs none."""
-    return str(int(number)) if number == int(number) else f"{number:g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,7 @@ import click
 from aeo.cli import show
 from aeo.cli.answers import Body, clean
 from aeo.core.errors import Problem
-from aeo.core.words import count
+from aeo.core.words import count, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,10 @@ def show_plan(view: CheckView) -> None:
 def _basis(view: CheckView) -> str:
     if view.seconds is None:
         return " (too few of its tasks ran before)"
-    free = f" when all its slots are free{', under the limit of ' if view.limits else ''}{', '.join(view.limits)}"
-    return f"{free}, from past runs of {view.known} of {count(view.trials - view.carried, 'trial')}"
+    limits = "limit" if len(view.limits) == 1 else "limits"
+    held = f", under the {limits} of {listed(view.limits)}" if view.limits else ""
+    past = f"from past runs of {view.known} of {count(view.trials - view.carried, 'trial')}"
+    return f" when all its slots are free{held}, {past}"
 
 
 def _span(seconds: float | None) -> str:

@@ -1,6 +1,8 @@
-"""Numbers in sentences."""
+"""Numbers and names in sentences."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def count(number: float, noun: str) -> str:
@@ -15,4 +17,10 @@ def be(number: float) -> str:
 
 def plain(number: float) -> str:
     """Without an exponent where it needs none."""
-    return str(int(number)) if number == int(number) else f"{number:g}"
+    whole = isinstance(number, int) or number.is_integer()
+    return str(int(number)) if whole else f"{number:g}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

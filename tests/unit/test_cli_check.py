@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from cli_fake import FakeController, aeo, as_json, fake
 
 PLAN = {
@@ -39,6 +40,19 @@ def test_it_shows_shares_and_starts_nothing(aeo: Any, fake: FakeController) -> N
     assert "w2 has no harbor" in out
     assert "It can be run. Nothing was started." in out
     assert "is skipped" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (["openai"], "free, under the limit of openai, from past runs"),
+        (["openai", "p/m"], "free, under the limits of openai and p/m, from past runs"),
+        (["a", "b", "c"], "free, under the limits of a, b and c, from past runs"),
+    ],
+)
+def test_limits_that_hold_are_named(aeo: Any, fake: FakeController, limits: list[str], said: str) -> None:
+    fake.answer("POST", "/api/plan", {**PLAN, "limits": limits})
+    assert said in " ".join(aeo("submit", "-", "--check", input="x: 1").stdout.split())
 
 
 def test_an_unknown_time_is_called_so(aeo: Any, fake: FakeController) -> None:

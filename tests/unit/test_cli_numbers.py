@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from aeo.cli import COMMANDS, main
 from aeo.cli.numbers import Number
 from aeo.cli.trial_rows import LONGEST
 from aeo.config import Config
-from aeo.core.words import be, count
+from aeo.core.words import be, count, listed, plain
 
 NO_NUMBERS = ("nan", "inf", "-inf", "1e308", "-1", "x", "")
 
@@ -105,6 +106,9 @@ def test_slots_of_a_worker_have_a_range(aeo: Any, given: str) -> None:
 def test_one_is_singular() -> None:
     assert [count(number, "trial") for number in (0, 1, 2, 1.5)] == ["0 trials", "1 trial", "2 trials", "1.5 trials"]
     assert [be(number) for number in (0, 1, 2)] == ["are", "is", "are"]
+    assert [plain(number) for number in (1e6, 2.5, math.inf, -math.inf)] == ["1000000", "2.5", "inf", "-inf"]
+    assert (plain(math.nan), plain(10**400)) == ("nan", "1" + "0" * 400)
+    assert [listed(some) for some in ((), ("a",), ("a", "b"), ("a", "b", "c"))] == ["", "a", "a and b", "a, b and c"]
 
 
 def test_a_longest_trial_is_a_number_to_print() -> None:
