@@ -25,13 +25,13 @@ from aeo.core.pool import Limit
 from aeo.core.simulate import Forecast, Machine, Work
 from aeo.core.words import count
 
-#: Of a machine that is given: most slots, and its least and greatest speed.
-MOST_SLOTS = 100_000
+#: Of a machine that is given: most slots, which may be more than a worker has, and its least and greatest speed.
+MOST_PLAYED_SLOTS = 100_000
 SPEEDS = (0.001, 1000)
 #: Most machines that --add N adds.
 MOST_ADDED = 1000
 _WANTED = (
-    f"NAME=SLOTS[:SPEED] such as a=4 or a=4:0.5, with SLOTS a whole number from 1 to {MOST_SLOTS} and SPEED "
+    f"NAME=SLOTS[:SPEED] such as a=4 or a=4:0.5, with SLOTS a whole number from 1 to {MOST_PLAYED_SLOTS} and SPEED "
     f"{numbers.allowed(*SPEEDS)}"
 )
 
@@ -72,7 +72,7 @@ class MachineType(click.ParamType[Machine]):
             return value
         name, _, rest = str(value).rpartition("=")
         slots, timed, speed = rest.partition(":")
-        number = numbers.whole(slots, 1, MOST_SLOTS)
+        number = numbers.whole(slots, 1, MOST_PLAYED_SLOTS)
         rate = numbers.read(speed, *SPEEDS) if timed else 1.0
         if not name or number is None or rate is None:
             self.fail(f"{clean(value)!r} is not {_WANTED}.", param, ctx)
@@ -145,10 +145,9 @@ def simulate(as_json: bool, workers: tuple[Machine, ...], add: tuple[Machine | i
     client = connect() if sources[0] == "id" or not workers else None
     asked = _asked(client, given)
     pool = list(workers) or _live(client)
-    names = [machine.name for machine in pool]
-    if len(set(names)) < len(names):
-        raise InputError("two machines have the same name.", field="--worker")
+    _check_names(pool, "--worker")
     more = [*pool, *_added(add or (2,), pool)]
+    _check_names(more, "--add")
     found, then = asked.on(pool), asked.on(more)
     body = _body(asked, pool, found) | {"with_added": _body(asked, more, then), "left_out": asked.unknown}
     body["limits"] = {key: {"trials": one.trials, "per_minute": one.per_minute} for key, one in asked.limits.items()}
@@ -246,6 +245,12 @@ def _added(given: Sequence[Machine | int], pool: Sequence[Machine]) -> list[Mach
             added += [replace(largest, name=f"added-{len(added) + place + 1}", weight=None) for place in range(one)]
     taken = {machine.name for machine in pool}
     return [replace(one, name=f"{one.name} (added)") if one.name in taken else one for one in added]
+
+
+def _check_names(machines: Sequence[Machine], field: str) -> None:
+    names = {machine.name for machine in machines}
+    if len(names) < len(machines):
+        raise InputError("two machines have the same name.", field=field)
 
 
 def _body(asked: Ask, machines: Sequence[Machine], found: Forecast) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def test_what_a_person_reads(table: str) -> None:
     assert "With big: 50s, 2.60 times as fast" in out
 
 
+def test_one_more_of_a_name_is_told_apart() -> None:
+    body = told("--each", "5", "--trials", "8", "--worker", "a=2", "--add", "a=2", "--add", "1")
+    assert [item["worker"] for item in body["with_added"]["workers"]] == ["a", "a (added)", "added-2"]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -103,6 +108,18 @@ def test_what_a_person_reads(table: str) -> None:
         (("--each", "5", "--trials", "2", "--worker", "a=1", "--add", "-3"), "a whole number from 0 to 1000 nor"),
         (("--each", "5", "--trials", "2", "--worker", "a=1", "--add", "99999"), "a whole number from 0 to 1000 nor"),
         (("--each", "5", "--trials", "2", "--worker", "a=1", "--add", "b=0"), "'--add': 'b=0' is not NAME=SLOTS"),
+        (
+            ("--each", "5", "--trials", "2", "--worker", "w=1", "--add", "a=2", "--add", "a=4"),
+            "--add: two machines have",
+        ),
+        (
+            ("--each", "5", "--trials", "2", "--worker", "w=1", "--add", "w=2", "--add", "w=4"),
+            "--add: two machines have",
+        ),
+        (
+            ("--each", "5", "--trials", "2", "--worker", "w=1", "--add", "added-2=4", "--add", "1"),
+            "--add: two machines",
+        ),
         (("--lognormal", "nan,1", "--trials", "2", "--worker", "a=1"), "MEDIAN is a number above 0"),
         (("--lognormal", "5,inf", "--trials", "2", "--worker", "a=1"), "SIGMA a number from 0 to 10"),
         (("--lognormal", "1e9,10", "--trials", "99", "--worker", "a=1"), "smaller MEDIAN or SIGMA"),
