@@ -10,9 +10,9 @@ from celery.exceptions import Ignore
 
 from aeo import batches, jobs, logs, turns
 from aeo.celery import MERGE, RUN_BATCH
+from aeo.core.errors import Unavailable
 from aeo.core.model import Batch
 from aeo.site import Site, WorkerSite
-from aeo.store.connection import Denied
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ def run_batch(self: Any, evaluation: str, batch: str) -> dict[str, Any]:
         try:
             done = batches.run(site, asked)
         except Exception as error:
-            if isinstance(error, Denied):
-                # Ours has nothing to do with it: this worker's rights were taken away.
+            if isinstance(error, Unavailable):
+                # No fault of ours: this worker's rights were taken away, or the store is away.
                 log.warning("batch %s ended early: %s", batch, error)
             else:
                 log.exception("batch %s ended early", batch)

@@ -53,7 +53,10 @@ Examples:
 )
 @as_json
 def set_(key: str, trials: int, per_minute: float, as_json: bool) -> None:
-    """Limit the trials under a key from now on; those that run go on."""
+    """Limit the trials under a key from now on; those that run go on.
+
+    It takes the place of the key's limit: what is not given is limited no more.
+    """
     check_key(key, field="KEY")
     if not trials and not per_minute:
         raise InputError(

@@ -9,6 +9,7 @@ import pytest
 from aeo import dispatch, tasks
 from aeo.celery import VISIBILITY_SECONDS, UnreadResults, make_app
 from aeo.config import Config
+from aeo.core.errors import Unavailable
 from aeo.core.model import Batch
 from aeo.site import WorkerSite
 
@@ -98,3 +99,17 @@ def test_run_batch_never_raises(bound: Config, monkeypatch: pytest.MonkeyPatch) 
     app = make_app(URL, worker="gpu-1")
     result = app.tasks["aeo.run_batch"]("e1", "e1-b1")
     assert result == {"batch": "e1-b1", "ran": 0, "error": "RuntimeError: no disk"}
+
+
+def test_an_outage_of_the_store_is_told_in_a_line(
+    bound: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(site: WorkerSite, batch: Batch) -> dict[str, Any]:
+        raise Unavailable("The store does not answer.")
+
+    monkeypatch.setattr(tasks.batches, "run", run)
+    monkeypatch.setattr(tasks.turns, "await_store", lambda *_, **__: True)
+    app = make_app(URL, worker="gpu-1")
+    assert app.tasks["aeo.run_batch"]("e1", "e1-b1")["error"] == "Unavailable: The store does not answer."
+    (told,) = [record for record in caplog.records if "ended early" in record.getMessage()]
+    assert (told.levelname, told.exc_info) == ("WARNING", None)
