@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 from aeo import credentials, dispatch, logs, sharing
 from aeo.core import allot
-from aeo.core.errors import InputError, NotFound
+from aeo.core.errors import InputError
 from aeo.core.model import EvaluationState, TrialState, WorkerState
 from aeo.records import Record
 from aeo.secrets import needs
@@ -107,9 +106,8 @@ def _room(site: Site, status: EvaluationStatus, pool: Mapping[str, WorkerStatus]
     """How many more seats of each worker an evaluation may have."""
     seats = workers.seats(site.db, list(pool))
     priorities = {status.id: status.priority}
-    for other in {other for taken in seats.values() for other in taken} - {status.id}:
-        with suppress(NotFound):
-            priorities[other] = store.get(site.db, other).priority
+    others = {other for taken in seats.values() for other in taken} - {status.id}
+    priorities |= {other.id: other.priority for other in store.several(site.db, sorted(others))}
     return {id: allot.room(pool[id].info.capacity.slots, status.id, taken, priorities) for id, taken in seats.items()}
 
 
