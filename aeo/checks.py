@@ -11,6 +11,7 @@ from aeo import assets, evaluations, executors, sharing, submission
 from aeo.core import bounds, simulate
 from aeo.core.allot import Allotment
 from aeo.core.choose import covers
+from aeo.core.entered import model_of
 from aeo.core.errors import InputError, Problem
 from aeo.core.estimate import Basis
 from aeo.core.model import Plan, PlannedTrial, Spec
@@ -224,7 +225,7 @@ def _largest(trials: Sequence[PlannedTrial]) -> str:
 def _timed(site: Site, spec: Spec, plan: Plan, shares: Allotment, found: Check, pool: Sequence[WorkerStatus]) -> Check:
     known, expected = _durations(site, spec, plan)
     held = _limits(site, plan)
-    models = {trial.name: simulate.model_of(trial) for trial in plan.trials}
+    models = {trial.name: model_of(trial) for trial in plan.trials}
     busy = {worker.info.id: worker.busy for worker in pool}
     given = tuple(
         WorkerShare(
@@ -242,7 +243,7 @@ def _timed(site: Site, spec: Spec, plan: Plan, shares: Allotment, found: Check, 
 
 def _limits(site: Site, plan: Plan) -> dict[str, Limit]:
     """Those that hold for its trials."""
-    models = {simulate.model_of(trial) for trial in plan.trials}
+    models = {model_of(trial) for trial in plan.trials}
     return {key: one for key, one in limits.of(site.db).items() if any(covers(key, model) for model in models)}
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from aeo.core.choose import covers
+from aeo.core.entered import model_of
 from aeo.core.pool import Limit
-from aeo.core.simulate import Machine, Work, model_of
+from aeo.core.simulate import Machine, Work
 
 
 def bound(seconds: Sequence[float], machines: Sequence[Machine], limit: int | None = None) -> float:

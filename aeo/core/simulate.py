@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from aeo.core.allot import Allotment, Offer, allot
+from aeo.core.allot import Offer, allot
 from aeo.core.choose import PATIENCE_SECONDS, Answer, choose, gives_way
+from aeo.core.entered import Entered, enter, leave
 from aeo.core.gates import Gates
 from aeo.core.leave import FASTER
 from aeo.core.model import Capacity, PlannedTrial
-from aeo.core.pool import Job, Kind, Limit, Place, Pool, Run, Seat, Share, Waiting
+from aeo.core.pool import Job, Kind, Limit, Place, Pool, Run
 from aeo.core.speeds import pace
 
 #: What a machine of which only slots are known is taken to have.
@@ -119,22 +120,6 @@ def simulate(
     return _Play(works, machines, limits or {}, overhead, patience, message).play()
 
 
-@dataclass(kw_only=True)
-class _Entered:
-    """An evaluation that was submitted. The job shows the other tables, which change under it."""
-
-    job: Job
-    seats: dict[str, Seat]
-    shares: dict[str, Share]
-    running: dict[str, Run]
-    #: What waits, by batch and kind.
-    queues: dict[str, dict[str, deque[Waiting]]]
-    #: Trial to its plan, its batch and its kind.
-    trials: Mapping[str, tuple[PlannedTrial, str, str]]
-    #: How many wait of each kind.
-    waits: Counter[Kind]
-
-
 class _Play:
     """The pool while it is played through."""
 
@@ -153,7 +138,7 @@ class _Play:
         self.uneven = bool(self.speeds) and max(self.speeds.values()) >= FASTER * min(self.speeds.values())
         self.gates, self.overhead, self.patience, self.message = Gates(limits), overhead, patience, message
         self.now = 0.0
-        self.entered: dict[str, _Entered] = {}
+        self.entered: dict[str, Entered] = {}
         self.jobs: dict[str, Job] = {}
         #: Loads by machine, the same as in its place.
         self.loads: dict[str, dict[tuple[str, str], Kind]] = {name: {} for name in self.machines}
@@ -201,7 +186,9 @@ class _Play:
             Offer(worker=one.name, capacity=one.holds, weight=one.weight, speed=one.speed)
             for one in self.machines.values()
         ]
-        self.entered[work.id] = entered = _enter(work, allot(work.trials, offers, work.limit), self.now)
+        self.entered[work.id] = entered = enter(
+            work.trials, allot(work.trials, offers, work.limit), priority=work.priority, now=self.now
+        )
         self.jobs[work.id] = entered.job
         for batch in entered.seats:
             self._queue(work.id, batch)
@@ -333,7 +320,7 @@ class _Play:
     def _start(self, worker: str, evaluation: str, batch: str, name: str) -> None:
         entered = self.entered[evaluation]
         trial, _, kind = entered.trials[name]
-        _leave(entered, name)
+        leave(entered, name)
         if entered.job.untouched:
             entered.job = self.jobs[evaluation] = replace(entered.job, untouched=False)
         self.loads[worker][(evaluation, batch)] = entered.job.kinds[kind]
@@ -352,55 +339,3 @@ class _Play:
         self.spans.append(span)
         self._ask(span.worker, span.evaluation, batch)
         self._look(span.worker)
-
-
-def _enter(work: Work, allotment: Allotment, now: float) -> _Entered:
-    planned = {trial.name: trial for trial in work.trials}
-    numbers: dict[Kind, str] = {}
-    trials: dict[str, tuple[PlannedTrial, str, str]] = {}
-    seats: dict[str, Seat] = {}
-    shares: dict[str, Share] = {}
-    queues: dict[str, dict[str, deque[Waiting]]] = {}
-    running: dict[str, Run] = {}
-    for worker, batches in allotment.shares.items():
-        for number, names in enumerate(batches):
-            batch = f"{worker}/{number}"
-            seats[batch] = Seat(worker=worker, state="sent", since=now)
-            own: dict[str, deque[Waiting]] = {}
-            for place, name in enumerate(names):
-                kind = Kind(needs=planned[name].needs, model=model_of(planned[name]))
-                trials[name] = planned[name], batch, numbers.setdefault(kind, str(len(numbers)))
-                waiting = Waiting(trial=name, place=place, seconds=planned[name].estimated_seconds)
-                own.setdefault(numbers[kind], deque()).append(waiting)
-            queues[batch] = own
-            if own:
-                shares[batch] = Share(seconds=sum(planned[name].estimated_seconds for name in names), queues=own)
-    named = {number: kind for kind, number in numbers.items()}
-    job = Job(
-        priority=work.priority,
-        untouched=True,
-        kinds=named,
-        shares=shares,
-        seats=seats,
-        unfit=allotment.unfit,
-        running=running,
-    )
-    waits = Counter(named[number] for _, _, number in trials.values())
-    return _Entered(job=job, seats=seats, shares=shares, running=running, queues=queues, trials=trials, waits=waits)
-
-
-def _leave(entered: _Entered, name: str) -> None:
-    """Take a trial that starts out of its share."""
-    trial, batch, kind = entered.trials[name]
-    own = entered.queues[batch]
-    own[kind].remove(next(waiting for waiting in own[kind] if waiting.trial == name))
-    if any(own.values()):
-        left = entered.shares[batch].seconds - trial.estimated_seconds
-        entered.shares[batch] = Share(seconds=left, queues=own)
-    else:
-        del entered.shares[batch]
-
-
-def model_of(trial: PlannedTrial) -> str:
-    """``provider/model`` as far as the trial says, which the keys of limits are compared with."""
-    return "/".join(part for part in (trial.labels.get("provider"), trial.labels.get("model")) if part)
