@@ -18,6 +18,8 @@ from aeo.core.errors import InputError
 from aeo.core.model import MOST_SLOTS
 
 PREFIX = "AEO_"
+#: This machine, as addresses name it: no proxy reaches it.
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOG_FORMATS = ("text", "json")
 WORKER_CREDENTIALS = ("auto", "shared", "own")
 

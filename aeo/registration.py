@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from aeo import codec
-from aeo.config import Config
+from aeo.config import LOOPBACK, Config
 from aeo.core.errors import AeoError, Conflict, Forbidden, InputError, Problem, Refused, Unavailable
 from aeo.core.model import WorkerInfo
 
@@ -73,7 +73,7 @@ def register(config: Config, info: WorkerInfo, *, again: bool = False) -> Addres
         # A proxy from the environment cannot reach the loopback of this machine.
         if not 0 < (urlsplit(url).port or 80) < 65536:
             raise ValueError("it has a port that is none")
-        local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+        local = httpx.URL(url).host in LOOPBACK
         told = codec.encode(info)
         response = httpx.post(url, json=told, params=query, headers=headers, timeout=15, trust_env=not local)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:

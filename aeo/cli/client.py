@@ -16,7 +16,7 @@ import httpx
 
 from aeo.cli import answers
 from aeo.cli.answers import Body
-from aeo.config import Config, from_environment, secret
+from aeo.config import LOOPBACK, Config, from_environment, secret
 from aeo.core.errors import InputError, Unavailable
 from aeo.core.names import check_name, check_variable
 
@@ -24,9 +24,6 @@ from aeo.core.names import check_name, check_variable
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 #: Planning may fetch a whole data set before it answers.
 _SUBMIT_TIMEOUT = httpx.Timeout(3600.0, connect=5.0)
-
-#: This machine, as addresses name it.
-_OWN = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -298,7 +295,7 @@ def reach(url: str, token: str) -> Client:
     Raises:
         InputError: that is no address, or no token.
     """
-    own_machine = _hostname(url) in _OWN
+    own_machine = _hostname(url) in LOOPBACK
     headers = {"Accept": "application/json", "User-Agent": "aeo"}
     if token:
         if not (token.isascii() and token.isprintable()):
@@ -312,7 +309,7 @@ def own_token(config: Config, url: str) -> str:
     """The token that a controller on this machine keeps in its shared root; "" if ``url`` is elsewhere, or there is
     none that this user may read."""
     try:
-        return _kept_token(config.shared_root / "token") if _hostname(url) in _OWN else ""
+        return _kept_token(config.shared_root / "token") if _hostname(url) in LOOPBACK else ""
     except InputError:
         # Who goes there says what is wrong with the address.
         return ""

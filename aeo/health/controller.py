@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from aeo.config import LOOPBACK
 from aeo.core.condition import Condition, fault, ok, warning
 from aeo.health import clock
 
@@ -35,7 +36,7 @@ class Answer:
 def measure(url: str, token: str) -> Answer:
     """Ask the controller who it is, and whether it knows the token."""
     url = url.rstrip("/")
-    local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    local = urlsplit(url).hostname in LOOPBACK
     try:
         with httpx.Client(timeout=PATIENCE, trust_env=not local) as client:
             before = time.time()

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from aeo import credentials, records
-from aeo.config import Config
+from aeo.config import LOOPBACK, Config
 from aeo.core.errors import AeoError, Forbidden, Unavailable
 from aeo.core.model import Claim
 from aeo.core.names import check_name
@@ -124,7 +124,7 @@ def _ask(config: Config, claim: Claim) -> Mapping[str, str]:
     body = {"worker": claim.worker, "trial": claim.trial, "token": claim.token, "proof": prove(config, claim)}
     try:
         # As at registration: no proxy reaches the loopback of this machine.
-        local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+        local = urlsplit(url).hostname in LOOPBACK
         answer = httpx.post(url, json=body, headers=headers, timeout=TRY_SECONDS, trust_env=not local)
         if answer.status_code == httpx.codes.OK:
             found = answer.json()["secrets"]
